@@ -15,9 +15,10 @@ from flexround.quant.functions import RoundingRegularizer
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
+from flexround.quant.signround import SignRound
 from flexround.reconstruct.cache import Batches
 
-ROUNDINGS = {"flexround": FlexRound, "adaround": AdaRound, "lrq": LRQ, "both": AdaQuantFlexRound}
+ROUNDINGS = {"flexround": FlexRound, "adaround": AdaRound, "lrq": LRQ, "both": AdaQuantFlexRound, "sign": SignRound}
 WEIGHTS = SHAPES | {"wide": ((3, 5000), Axes(0)), "groups": ((6, 8, 20), Axes(0))}
 
 
@@ -63,7 +64,7 @@ def test_weights(rounding, kind, per_channel, monkeypatch):
         grid = type(grid)(grid.step.view(6, 8, 1), grid.zero_point.view(6, 8, 1), grid.qmin, grid.qmax)
     made = ROUNDINGS[rounding](weight, grid, axes)
     for number, parameter in enumerate(made.parameters()):
-        parameter.data += 0.1 * randn(*parameter.shape, seed=number)
+        parameter.data += 0.1 * randn(*parameter.shape, seed=number) - 0.2 * (rounding == "sign")
     (value, gradients), (plain, others) = native_and_plain(made, weight, upstream, monkeypatch)
     assert torch.equal(value, plain)
     for mine, theirs in zip(gradients, others, strict=True):

@@ -88,6 +88,13 @@ def divide_round(
     return None
 
 
+def add_round(weight: Tensor, v: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
+    """Return Ŵ, shape of ``weight`` and ``v``; s has a number for each output channel, or for each of its groups."""
+    if fits(weight, v) and _by_rows(step):
+        return torch.ops.flexround.add_round(weight, v, step, _tensor(low), _tensor(high))
+    return None
+
+
 def sigmoid_round(alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
     """Return Ŵ, shape of ``alpha``; s1 has a number for each output channel, or for each of its groups."""
     if fits(alpha, step) and _by_rows(step):
@@ -101,7 +108,7 @@ def rounding_regularizer(alpha: Tensor, beta: float) -> Tensor | None:
 
 
 def _tensor(bound: Bound) -> Tensor:
-    return bound if isinstance(bound, Tensor) else torch.tensor(bound)
+    return bound if isinstance(bound, Tensor) else torch.tensor(bound, dtype=torch.float32)
 
 
 def _by_rows(step: Tensor, other: Tensor | None = None) -> bool:
