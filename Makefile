@@ -25,13 +25,14 @@ help: ## show this list
 	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 # Bytecode is compiled once here: without it the first imports take far longer.
-$(INSTALLED): requirements.lock pyproject.toml setup.py src/flexround/quant/native/kernels.cpp
+$(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/# via/p' requirements.lock > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement .venv/uv.txt
 	$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements.lock $(EXTRAS:%=requirements-%.lock)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m flexround.quant.native
 	echo $(EXTRAS) > .venv/extras
 	touch $@
 

@@ -458,6 +458,16 @@ def test_the_import_is_quick_and_public_names_are_listed():
         _ = flexround.quantise
 
 
+@pytest.mark.parametrize("recipe", ["b-gptq-w4", "b-rtn-w4a4", "b-flexround-w4a4", "q-adaround-w4a4"])
+def test_the_first_code_of_the_page_runs_for_every_kind_of_recipe(tmp_path, monkeypatch, recipe):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.S)[:2]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torchvision.models, "resnet18", lambda: mini.resnet18(num_classes=1000))
+    code = "\n".join(blocks).replace('"b-flexround-w4", iters=2', f'"{recipe}", iters=2, a_iters=2')
+    assert recipe in code
+    exec(compile(code, "docs/library.md", "exec"), {"__name__": "__main__"})
+
+
 def test_the_page_s_code_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs/library.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)

@@ -15,14 +15,22 @@ from flexround.quant.functions import RoundingRegularizer
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
+from flexround.quant.signround import SignRound
 from flexround.reconstruct.cache import Batches
 
-ROUNDINGS = {"flexround": FlexRound, "adaround": AdaRound, "lrq": LRQ, "both": AdaQuantFlexRound}
+ROUNDINGS = {"flexround": FlexRound, "adaround": AdaRound, "lrq": LRQ, "both": AdaQuantFlexRound, "sign": SignRound}
 WEIGHTS = SHAPES | {"wide": ((3, 5000), Axes(0)), "groups": ((6, 8, 20), Axes(0))}
 
 
 def test_the_kernels_are_built():
     assert native.built()
+
+
+def test_without_a_compiler_a_line_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-compiler-of-this-name")
+    assert not native.built.__wrapped__()
+    assert "no-compiler-of-this-name" in caplog.text
 
 
 def found(model, x, upstream):
@@ -56,7 +64,7 @@ def test_weights(rounding, kind, per_channel, monkeypatch):
         grid = type(grid)(grid.step.view(6, 8, 1), grid.zero_point.view(6, 8, 1), grid.qmin, grid.qmax)
     made = ROUNDINGS[rounding](weight, grid, axes)
     for number, parameter in enumerate(made.parameters()):
-        parameter.data += 0.1 * randn(*parameter.shape, seed=number)
+        parameter.data += 0.1 * randn(*parameter.shape, seed=number) - 0.2 * (rounding == "sign")
     (value, gradients), (plain, others) = native_and_plain(made, weight, upstream, monkeypatch)
     assert torch.equal(value, plain)
     for mine, theirs in zip(gradients, others, strict=True):

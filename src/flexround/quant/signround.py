@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flexround.quant import native
 from flexround.quant.formula import Formula, Gradients
 from flexround.quant.grid import MIN_STEP, Grid, clip
 from flexround.quant.rounding import Axes, Rounding
@@ -81,6 +82,7 @@ class AddRound(Formula):
     """
 
     multiplied = True
+    native = staticmethod(native.add_round)
 
     @staticmethod
     def value(

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         if device.type == "cpu" and not native.built():
-            raise InputError("the native kernels are not built: run make install where there is a C++ compiler")
+            raise InputError("the native kernels can't be built: a C++ compiler is needed (CXX)")
         work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)
         gpu_bytes = cache.limit(device, arguments.gpu_cache_mb, arguments.jobs_per_gpu)

@@ -4,7 +4,11 @@ Each function returns the value of its formula, differentiable, or None if there
 """
 
 import functools
+import hashlib
 import logging
+import os
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +18,49 @@ from torch import Tensor
 from flexround.quant.grid import Bound
 
 log = logging.getLogger(__name__)
+SOURCE = Path(__file__).with_name("kernels.cpp")
+# Nothing is contracted or reassociated: elements have the bits of the plain formulas.
+FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 
 
 @functools.cache
 def built() -> bool:
-    """Say whether the kernels can be used, after loading them; if not, log it in one line."""
+    """Say whether the kernels can be used, after building and loading them; if not, log why in one line."""
     try:
-        torch.ops.load_library(next(Path(__file__).parent.glob("*.so")))
-    except (StopIteration, OSError) as error:
-        log.warning("no native kernels (%s): fake quantization is several times slower", error or "not built")
+        torch.ops.load_library(build())
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[0]
+        log.warning("no native kernels (%s): fake quantization is several times slower", reason)
         return False
     return True
 
 
+def build() -> Path:
+    """Return the library of the kernels, compiled once for each PyTorch, in the user's cache (``XDG_CACHE_HOME``).
+
+    Raises:
+        OSError: no C++ compiler (``CXX``), or no place for it.
+        CalledProcessError: it can't compile the kernels.
+    """
+    version = hashlib.sha256(SOURCE.read_bytes() + f"{torch.__version__} {FLAGS}".encode()).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flexround"
+    made = cache / f"kernels-{version[:16]}.so"
+    if not made.exists():
+        log.info("building the native kernels: %s", made)
+        cache.mkdir(parents=True, exist_ok=True)
+        torch_files, abi = Path(torch.__file__).parent, int(torch.compiled_with_cxx11_abi())
+        headers = [f"-I{torch_files / 'include' / inner}" for inner in ("", "torch/csrc/api/include")]
+        libraries = [f"-L{torch_files / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
+        with tempfile.TemporaryDirectory(dir=cache) as directory:  # several jobs may build at once
+            part = Path(directory, made.name)
+            command = [os.environ.get("CXX", "c++"), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *headers, str(SOURCE)]
+            subprocess.run([*command, "-o", str(part), *libraries], check=True, capture_output=True, text=True)
+            part.replace(made)
+    return made
+
+
 def fits(*inputs: Tensor) -> bool:
-    """Say whether all are of the type and device that there are kernels for; compilers trace the plain formulas."""
+    """Say whether all, of any shape, are of the type and device of the kernels; compilers trace the plain formulas."""
     alike = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in inputs)
     return alike and not torch.compiler.is_compiling() and built()
 
@@ -56,6 +88,13 @@ def divide_round(
     return None
 
 
+def add_round(weight: Tensor, v: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
+    """Return Ŵ, shape of ``weight`` and ``v``; s has a number for each output channel, or for each of its groups."""
+    if fits(weight, v) and _by_rows(step):
+        return torch.ops.flexround.add_round(weight, v, step, _tensor(low), _tensor(high))
+    return None
+
+
 def sigmoid_round(alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
     """Return Ŵ, shape of ``alpha``; s1 has a number for each output channel, or for each of its groups."""
     if fits(alpha, step) and _by_rows(step):
@@ -69,7 +108,7 @@ def rounding_regularizer(alpha: Tensor, beta: float) -> Tensor | None:
 
 
 def _tensor(bound: Bound) -> Tensor:
-    return bound if isinstance(bound, Tensor) else torch.tensor(bound)
+    return bound if isinstance(bound, Tensor) else torch.tensor(bound, dtype=torch.float32)
 
 
 def _by_rows(step: Tensor, other: Tensor | None = None) -> bool:

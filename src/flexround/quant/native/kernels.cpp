@@ -244,6 +244,47 @@ struct DivideRound : torch::autograd::Function<DivideRound> {
   }
 };
 
+EVERY_CPU void add(In w, In v, Out y, int64_t n, Grid grid) {
+  for (int64_t i = 0; i < n; ++i) y[i] = grid.clipped(std::nearbyint(w[i] / grid.step + v[i])) * grid.step;
+}
+
+// Writes the gradient of v; returns those of s, of the lower and of the upper bound.
+EVERY_CPU std::array<double, 3> add_gradients(In grad, In w, In v, Out grad_v, int64_t n, Grid grid) {
+  return sums<3>(n, [&](int64_t i) {
+    const float g = grad[i], u = w[i] / grid.step, rounded = std::nearbyint(u + v[i]), code = grid.clipped(rounded);
+    const float scaled = g * grid.step, below = rounded < code ? scaled : 0.f, above = rounded > code ? scaled : 0.f;
+    const bool outside = __builtin_islessgreater(rounded, code);
+    grad_v[i] = outside ? 0.f : scaled;
+    return std::array{g * (code - (outside ? 0.f : u)), below, above};
+  });
+}
+
+struct AddRound : torch::autograd::Function<AddRound> {
+  static Tensor forward(
+      AutogradContext* ctx, const Tensor& weight, const Tensor& given, const Tensor& step, const Tensor& low,
+      const Tensor& high) {
+    const Tensor w = weight.contiguous(), v = given.contiguous(), grids = grids_of(w, dims(step), step, low, high);
+    Tensor y = at::empty_like(w);
+    for_rows(w, grids, [&](int64_t, int64_t i, int64_t n, Grid grid) { add(in(w) + i, in(v) + i, out(y) + i, n, grid); });
+    ctx->save_for_backward({w, v, grids, step, low, high});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &w = saved[0], &v = saved[1], &grids = saved[2], grad = grads[0].contiguous();
+    Tensor grad_v = at::empty_like(w), totals = at::empty({3, grids.size(1)}, w.options());
+    for_rows(w, grids, [&](int64_t row, int64_t i, int64_t n, Grid grid) {
+      const auto found = add_gradients(in(grad) + i, in(w) + i, in(v) + i, out(grad_v) + i, n, grid);
+      for (int k = 0; k < 3; ++k) out(totals)[k * grids.size(1) + row] = found[k];
+    });
+    variable_list found = {{}, grad_v, {}, {}, {}};
+    const auto rows = row_shape(w, grids.size(1) == w.size(0) ? 1 : 2);
+    for (int k = 0; k < 3; ++k) found[2 + k] = at::sum_to(totals[k].view(rows), saved[3 + k].sizes());
+    return found;
+  }
+};
+
 // h(alpha) = clamp(1.2 sigmoid - 0.1, 0, 1) and its slope, 0 at both ends.
 INLINE float stretched(float sigmoid) { return clip(sigmoid * STRETCH + LEAST, 0, 1); }
 INLINE float slope_of(float sigmoid, float h) {
@@ -332,4 +373,6 @@ TORCH_LIBRARY(flexround, m) {
   m.def("sigmoid_round", [](const Tensor& alpha, const Tensor& floor, const Tensor& step, const Tensor& low,
                             const Tensor& high) { return SigmoidRound::apply(alpha, floor, step, low, high); });
   m.def("rounding_regularizer", [](const Tensor& alpha, double beta) { return RoundingRegularizer::apply(alpha, beta); });
+  m.def("add_round", [](const Tensor& weight, const Tensor& v, const Tensor& step, const Tensor& low,
+                        const Tensor& high) { return AddRound::apply(weight, v, step, low, high); });
 }
