@@ -1,4 +1,4 @@
-"""``flexround quantize`` and ``flexround export``, or ``python -m flexround ...``: the library from a shell."""
+"""``flexround quantize``, ``export`` and ``compare``, or ``python -m flexround ...``: from a shell."""
 
 import importlib
 import sys
@@ -9,12 +9,18 @@ from flexround.tools import cli
 
 def main() -> None:
     """Run a command; what the user can mend is one line and exit code 2."""
+    compares = sys.argv[1:2] == ["compare"]
     try:
-        command = importlib.import_module("flexround.library.command")
+        command = importlib.import_module("flexround.tools.compare" if compares else "flexround.library.command")
     except ModuleNotFoundError as error:
-        print(f"error: flexround needs the package {error.name}: pip install 'flexround[llm]'", file=sys.stderr)
+        extra = "suite" if compares else "llm"
+        print(f"error: flexround needs the package {error.name}: pip install 'flexround[{extra}]'", file=sys.stderr)
         sys.exit(USER_ERROR)
-    cli.main(lambda arguments: arguments.run(arguments), command.parser())
+    if compares:
+        del sys.argv[1]
+        cli.main(command.run, command.parser())
+    else:
+        cli.main(lambda arguments: arguments.run(arguments), command.parser())
 
 
 if __name__ == "__main__":
