@@ -1,7 +1,9 @@
 """What is recorded about where a number came from, and the check that an input is the one of its place."""
 
 import contextlib
+import datetime
 import platform
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.machine import precision
+from flexround.settings.layout import ROOT
 
 RECORDED = (  # of those that are installed: the library does without most
     *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),
@@ -38,10 +41,26 @@ def processor() -> str:
     return platform.machine()
 
 
+def commit() -> str | None:
+    """Return the commit of the project's code, and whether it was edited since; None without git or a repository."""
+    try:
+        found, edits = (
+            subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "src", "params"])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.strip() + (" dirty" if edits else "")
+
+
 def environment(device: Any) -> dict[str, Any]:
     """Return versions, device and host facts for a result file; of a GPU also how it computes."""
     on_gpu = torch.device(device).type == "cuda"
     return {
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "processor": processor(),
+        "simd": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "packages": dict(INSTALLED),
         "device": torch.cuda.get_device_name(device) if on_gpu else f"CPU {platform.machine()}",

@@ -118,5 +118,6 @@ def _complaint(source: Path, log: str) -> str:
 def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
     """Return the different environments in which the scale's numbers were evaluated, and how many runs were in each."""
     evaluated = sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json"))
-    counts = Counter(json.dumps(read_json(path)["environment"], sort_keys=True) for path in evaluated)
+    found = (read_json(path)["environment"] | {"date": None} for path in evaluated)
+    counts = Counter(json.dumps(environment, sort_keys=True) for environment in found)
     return [{"runs": count, **json.loads(environment)} for environment, count in counts.items()]
