@@ -43,6 +43,8 @@ def processor() -> str:
 
 def commit() -> str | None:
     """Return the commit of the project's code, and whether it was edited since; None without git or a repository."""
+    if not (ROOT / ".git").exists():  # installed, perhaps within another repository
+        return None
     try:
         found, edits = (
             subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
