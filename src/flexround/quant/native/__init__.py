@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense
 
 from flexround.quant.grid import Bound
 
@@ -63,6 +64,13 @@ def fits(*inputs: Tensor) -> bool:
     """Say whether all, of any shape, are of the type and device of the kernels; compilers trace the plain formulas."""
     alike = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in inputs)
     return alike and not torch.compiler.is_compiling() and built()
+
+
+def distance(x: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
+    """Return |x - x̂|, shape of ``x``; of several steps each is for a channel, or for each of its groups."""
+    if fits(x, step) and (is_dense(x) if step.numel() == 1 else x.is_contiguous() and _by_rows(step)):
+        return torch.ops.flexround.distance(x, step, _tensor(low), _tensor(high))
+    return None
 
 
 def step_quantize(x: Tensor, step: Tensor, low: float, high: float, kept: Any) -> Tensor | None:
