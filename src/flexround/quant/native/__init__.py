@@ -3,11 +3,13 @@
 Each function returns the value of its formula, differentiable, or None if there is no kernel for the inputs.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -37,14 +39,15 @@ def built() -> bool:
 
 
 def build() -> Path:
-    """Return the library of the kernels, compiled once for each PyTorch, in the user's cache (``XDG_CACHE_HOME``).
+    """Return the library of the kernels, compiled once for each PyTorch, in the user's cache, else beside Python.
 
     Raises:
         OSError: no C++ compiler (``CXX``), or no place for it.
         CalledProcessError: it can't compile the kernels.
     """
     version = hashlib.sha256(SOURCE.read_bytes() + f"{torch.__version__} {FLAGS}".encode()).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flexround"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = (home if _writable(home) else Path(sys.prefix)) / "flexround"
     made = cache / f"kernels-{version[:16]}.so"
     if not made.exists():
         log.info("building the native kernels: %s", made)
@@ -58,6 +61,13 @@ def build() -> Path:
             subprocess.run([*command, "-o", str(part), *libraries], check=True, capture_output=True, text=True)
             part.replace(made)
     return made
+
+
+def _writable(directory: Path) -> bool:
+    """Say whether files can be made in a directory, which may be missing."""
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+    return os.access(directory, os.W_OK)
 
 
 def fits(*inputs: Tensor) -> bool:
