@@ -18,26 +18,14 @@ from flexround.settings.tables import Table
 from flexround.tools import cli
 
 MOST = 100  # seeds that are looked for
-HEADER = (
-    "bits",
-    "section",
-    "column",
-    "metric",
-    "one",
-    "other",
-    "difference",
-    "95 % interval",
-    "p",
-    "examples",
-    "seeds",
-)
+HEADER = tuple("bits section column metric one other difference 95%-interval p examples seeds".split())
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.prog, arguments.formatter_class = "flexround compare", argparse.RawDescriptionHelpFormatter
-    arguments.set_defaults(scale=None)
+    arguments.set_defaults(scale=None, run=run)
     arguments.add_argument("table", help="such as table3 or real1")
     arguments.add_argument("one", help="method of a row, or how it begins")
     arguments.add_argument("other", help="method of another row")
