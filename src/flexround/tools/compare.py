@@ -18,7 +18,10 @@ from flexround.settings.tables import Table
 from flexround.tools import cli
 
 MOST = 100  # seeds that are looked for
-HEADER = tuple("bits section column metric one other difference 95%-interval p examples seeds".split())
+HEADER = (
+    *("bits", "section", "column", "metric", "one", "other"),
+    *("difference", "95 % interval", "p", "examples", "seeds"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
