@@ -10,7 +10,7 @@ import small
 import torch
 
 from flexround.errors import SettingsError
-from flexround.jobs import command, ranks, resolve
+from flexround.jobs import resolve
 from flexround.models import build
 from flexround.results import sample_sizes
 from flexround.settings import layout
@@ -222,20 +222,6 @@ def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):
         chosen.figure_runs(4)
     with pytest.raises(SettingsError, match=r"--config checkpoints: 'resnet18-breck' .did you mean 'resnet18-brecq'"):
         Plan(paper.params, {"checkpoints": "llama-7b,resnet18-breck"})
-
-
-def test_a_job_of_several_gpus_counts_for_all_jobs_that_could_share_them_and_asks_for_its_own(paper, monkeypatch):
-    stages = {"finetune": {"gpu": 2}, "evaluate": {"gpu": 0}}
-    asked = {stage: paper.scale.resources[stage].model_copy(update=change) for stage, change in stages.items()}
-    scale = paper.scale.model_copy(update={"resources": paper.scale.resources | asked})
-    plan = Plan(paper.params._replace(scale=scale), {"jobs_per_gpu": "3"})
-    assert [plan.gpu(stage) for stage in ("finetune", "reconstruct", "evaluate")] == [6, 1, 0]
-    assert plan.launcher("finetune").endswith(".ranks 2")
-    monkeypatch.setattr(ranks.run, "run", lambda given: told.append(given.training_script_args))
-    told: list[list[str]] = []
-    assert ranks.main("2", "finetune", "job.json", "--gpus", "1", "--jobs-per-gpu", "3") == 0
-    asked = command.parsed(told[0])
-    assert (asked.gpus, asked.jobs_per_gpu) == (2, 1), "whatever Snakemake's limit leaves of the resource"
 
 
 def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):
