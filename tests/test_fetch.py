@@ -19,7 +19,7 @@ from stage_calls import call
 
 from flexround.errors import InputError
 from flexround.io import download, sources
-from flexround.jobs.fetch import FetchJob
+from flexround.jobs.runs import FetchJob
 from flexround.settings.load import load_params
 from flexround.settings.sources import Source
 from flexround.tasks.glue import files as glue_files

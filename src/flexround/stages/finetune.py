@@ -11,7 +11,7 @@ from torch import nn
 
 from flexround import imports
 from flexround.io import artifacts, resume, sources
-from flexround.jobs.finetune import FinetuneJob
+from flexround.jobs.runs import FinetuneJob
 from flexround.machine import hardware, provenance
 from flexround.machine.devices import lease, require
 from flexround.models import build
