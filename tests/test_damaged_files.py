@@ -32,7 +32,7 @@ import flexround
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
 from flexround.jobs import resolve
-from flexround.jobs.reconstruct import ReconstructJob
+from flexround.jobs.runs import ReconstructJob
 from flexround.jobs.tabulate import TabulateJob
 from flexround.mini.tasks.digits import Digits, DigitsOptions
 from flexround.models import build

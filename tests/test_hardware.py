@@ -1,24 +1,19 @@
 """Memory that is too small, a GPU that is gone and a rank that dies: one message each, and what is finished stays."""
 
 import errno
-import json
 import os
 import re
-import signal
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from forks import Fork, until
 from own_networks import FEW, Pictures, made, pictures
 from stage_calls import Work
 
 import flexround
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
-from flexround.jobs import ranks
 from flexround.machine import hardware
 from flexround.reconstruct import phases
 from flexround.tasks.images import task as image_task
@@ -154,94 +149,3 @@ def test_stages_without_memory_name_their_settings_and_go_on_where_they_were(tmp
     message = r"full-precision.*: the host's memory is too small: .* evaluated: bfloat16 \(now float32\)"
     with pytest.raises(InputError, match=message):
         work.evaluated(*IMAGES)
-
-
-# ranks
-
-STAGE = r"""
-import json, os, signal, time
-def run(arguments):
-    rank = int(os.environ["RANK"])
-    os.write(1, f"rank {rank} {os.getpid()}\n".encode())  # at once: two ranks write
-    exec(json.loads(arguments.job.read_text()))
-    time.sleep(600)
-"""
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Return a function that starts a job of ranks, which do what ``code`` says and then wait."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/ranks.py").write_text(STAGE)
-    (tmp_path / "job").touch(), (tmp_path / "output").touch()
-    started = []
-
-    def start(count, code):
-        (tmp_path / "job").write_text(json.dumps(code))
-
-        def launch(_):
-            os.setsid()
-            for number, name in ((1, "output"), (2, "errors")):
-                os.dup2(os.open(tmp_path / name, os.O_CREAT | os.O_WRONLY), number)
-            sys.stderr = os.fdopen(2, "w", buffering=1)  # pytest's leads elsewhere
-            path = os.pathsep.join([str(tmp_path), *sys.path])
-            os.environ |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-            os._exit(ranks.main(str(count), "own.ranks", str(tmp_path / "job")))
-
-        started.append(Fork(launch))
-        return started[-1]
-
-    yield start
-    for fork in started:
-        fork.process.kill()
-
-
-def processes(directory):
-    """Return the processes of the ranks that have begun: rank -> its number."""
-    return dict(line.split()[1:] for line in (directory / "output").read_text().splitlines())
-
-
-def alive(pids):
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
-
-COLLECTIVE = "import torch.distributed as d; d.init_process_group('gloo'); {}; d.barrier()"
-KILL = COLLECTIVE.format("rank and os.kill(os.getpid(), signal.SIGKILL)")
-
-
-@pytest.mark.parametrize(
-    ("code", "exit_code", "message"),
-    [
-        (KILL, 1, "was killed by SIGKILL; the others were ended; out of memory?"),
-        (f"rank and bytearray({PETABYTE})", 2, "ended the job: ranks: the host's memory is too small: more asked for"),
-    ],
-    ids=["killed", "memory"],
-)
-def test_a_rank_that_ends_ends_the_job_within_seconds_and_its_reason_stands_last(
-    start, tmp_path, code, exit_code, message
-):
-    assert start(2, code).ended(120) == exit_code
-    pids, errors = processes(tmp_path), (tmp_path / "errors").read_text()
-    last = errors[errors.rindex("error: ") :]
-    assert last.startswith(f"error: rank 1 of 2, process {pids['1']}, {message}")
-    assert last.count("\n") == 1
-    assert not alive(pids.values())
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_ranks_end_with_their_launcher(start, tmp_path, number):
-    fork = start(1, "")
-    pids = until(lambda: processes(tmp_path), 120)
-    os.kill(fork.process.pid, number)
-    assert fork.ended() == (143 if number == signal.SIGTERM else -number)
-    until(lambda: not alive(pids.values()), 120)
-
-
-def test_a_rank_that_lost_its_partner_is_not_the_reason():
-    def failed(code, timestamp):
-        return type("Failure", (), {"exitcode": code, "timestamp": timestamp})
-
-    lost, killed, ended, mistake = failed(1, 5), failed(-9, 7), failed(-15, 4), failed(2, 6)
-    assert min([lost, killed, ended], key=ranks._effect) is killed
-    assert min([lost, mistake, ended], key=ranks._effect) is mistake
-    assert min([ended, lost], key=ranks._effect) is lost

@@ -14,14 +14,16 @@ from stage_calls import Work
 from flexround.errors import SettingsError
 from flexround.io import artifacts
 from flexround.jobs import codefile, execution, resolve
-from flexround.jobs.calibrate import CalibrateJob
-from flexround.jobs.data import DataJob
-from flexround.jobs.evaluate import EvaluateJob
-from flexround.jobs.fetch import FetchJob
-from flexround.jobs.finetune import FinetuneJob
-from flexround.jobs.gate import GateJob
-from flexround.jobs.reconstruct import ReconstructJob
-from flexround.jobs.select import SelectJob
+from flexround.jobs.runs import (
+    CalibrateJob,
+    DataJob,
+    EvaluateJob,
+    FetchJob,
+    FinetuneJob,
+    GateJob,
+    ReconstructJob,
+    SelectJob,
+)
 from flexround.settings import reach
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params

@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from flexround.errors import InputError
-from flexround.jobs.finetune import FinetuneJob
+from flexround.jobs.runs import FinetuneJob
 from flexround.models.surgery.lora import merge_checkpoint
 from flexround.settings.schema import Checkpoint, TaskSpec
 from flexround.settings.sources import Source

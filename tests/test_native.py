@@ -15,6 +15,7 @@ from flexround.quant.functions import RoundingRegularizer
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
+from flexround.quant.search import initial_grid
 from flexround.quant.signround import SignRound
 from flexround.reconstruct.cache import Batches
 
@@ -115,6 +116,17 @@ def test_activations(probability, layout, monkeypatch):
             torch.testing.assert_close(mine_step, grad_step, rtol=1e-4, atol=1e-3, equal_nan=True)
         assert runs[0][1][1].nan_to_num(9) == runs[1][1][1].nan_to_num(9)
         assert (grad_x == 0).any()
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_search_finds_the_same_grid(axis, layout, monkeypatch):
+    x = (randn(6, 5, 9, 7) + 0.3).contiguous(memory_format=layout)
+    found = initial_grid(x, Scheme(3, symmetric=False, axis=axis))
+    monkeypatch.setattr(native, "distance", lambda *_: None)
+    plain = initial_grid(x, Scheme(3, symmetric=False, axis=axis))
+    assert torch.equal(found.step, plain.step)
+    assert torch.equal(found.zero_point, plain.zero_point)
 
 
 def test_mixed_rows(monkeypatch):

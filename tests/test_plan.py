@@ -10,7 +10,7 @@ import small
 import torch
 
 from flexround.errors import SettingsError
-from flexround.jobs import command, ranks, resolve
+from flexround.jobs import resolve
 from flexround.models import build
 from flexround.results import sample_sizes
 from flexround.settings import layout
@@ -75,9 +75,6 @@ def table(text):
                 r"missing on disk: 4; params/sources.yaml has no size of \d+\n",
                 "results/sources/brecq/resnet18_imagenet.pth.tar from https://",
                 r"results/sources/imagenet/ .*sources\.yaml",
-                "resnet18-brecq .* h   1814 MMAC, 10 blocks",  # MMAC of the published architectures
-                "resnet50-brecq .* h   4089 MMAC, 18 blocks",
-                "mobilenetv2-brecq .* h   301 MMAC, 20 blocks",
                 # 1024 samples of ResNet-50's first stage, float32: 3 and 5 times 256 x 56 x 56
                 "caches up to 9.19 GiB, resume state on disk up to 15.31 GiB",
             ],
@@ -85,12 +82,12 @@ def table(text):
         (  # two corpora, six models, two methods; the widest hidden states are 128 x 1024 x 2560
             "--table 5",
             [2, 12, 12, 2, 24, 36],
-            ["missing on disk: 8", "wikitext2/opt-125m .* 12 blocks", "ptb/opt-2.7b .* 32 blocks", "up to 3.75 GiB"],
+            ["missing on disk: 8", "up to 3.75 GiB"],
         ),
         (  # two networks, their adapters, the data
             "--table 6 --seeds 1",
             [1, 2, 2, 1, 4, 6],
-            ["missing on disk: 5", "webnlg/gpt2-medium .* 24 blocks", "webnlg/gpt2-large .* 36 blocks"],
+            ["missing on disk: 5"],
         ),
         # what is chosen among others needs them all: three tasks, five models, AdaRound and three rates of FlexRound
         ("--table 16 --seeds 1", [3, 15, 15, 3, 60, 45], []),
@@ -98,7 +95,7 @@ def table(text):
             "--table 23 --seeds 1",
             [2, 6, 6, 2, 12, 18],
             # the widest: 256 x 1024 x 6656
-            ["missing on disk: 5", r"LLaMA-30B .*\(65.1 GB\)", "ptb-lora/llama-33b .* 60 blocks", "up to 19.50 GiB"],
+            ["missing on disk: 5", r"LLaMA-30B .*\(65.1 GB\)", "up to 19.50 GiB"],
         ),
         ("--figure 7", [1, 1, 1, 35, 70, 70], []),
         ("--scale mini --table 3 --seeds 2", [1, 3, 3, 2, 48, 51], ["missing on disk: nothing"]),
@@ -224,20 +221,6 @@ def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):
         Plan(paper.params, {"checkpoints": "llama-7b,resnet18-breck"})
 
 
-def test_a_job_of_several_gpus_counts_for_all_jobs_that_could_share_them_and_asks_for_its_own(paper, monkeypatch):
-    stages = {"finetune": {"gpu": 2}, "evaluate": {"gpu": 0}}
-    asked = {stage: paper.scale.resources[stage].model_copy(update=change) for stage, change in stages.items()}
-    scale = paper.scale.model_copy(update={"resources": paper.scale.resources | asked})
-    plan = Plan(paper.params._replace(scale=scale), {"jobs_per_gpu": "3"})
-    assert [plan.gpu(stage) for stage in ("finetune", "reconstruct", "evaluate")] == [6, 1, 0]
-    assert plan.launcher("finetune").endswith(".ranks 2")
-    monkeypatch.setattr(ranks.run, "run", lambda given: told.append(given.training_script_args))
-    told: list[list[str]] = []
-    assert ranks.main("2", "finetune", "job.json", "--gpus", "1", "--jobs-per-gpu", "3") == 0
-    asked = command.parsed(told[0])
-    assert (asked.gpus, asked.jobs_per_gpu) == (2, 1), "whatever Snakemake's limit leaves of the resource"
-
-
 def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):
     small = paper.resources("evaluate", "imagenet", "resnet18-brecq")
     large = paper.resources("evaluate", "commonsense", "llama-33b")
@@ -250,22 +233,9 @@ def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):
     assert {gpu for (_, name), gpu in asked.items() if name != "llama-33b"} == {40000}
 
 
-def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    rule = NeedRule(when={"stage": "reconstruct"}, set={"gpu_mb": 500, "mem_mb": 1000, "runtime": 1})
-    scale = paper.scale.model_copy(update={"needs": (rule,)})
-    monkeypatch.setattr(stage.user_rows, "configured", lambda *_: paper.params._replace(scale=scale))
-    with pytest.raises(SettingsError) as caught:
-        stage.run(stage.parser().parse_args(["--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq"]))
-    message = str(caught.value)
-    for wrong in (r"\d+\.\d GB of GPU memory", r"\d+\.\d GB of host memory", r"\d+\.\d hours"):
-        assert re.search(rf"reconstruct imagenet/resnet18-brecq: {wrong} \(b-\S+\), it asks for \d.*needs", message)
-    assert "by stage" in capsys.readouterr().out, "the bill is shown all the same"
-
-
-def test_every_job_of_the_papers_scale_fits_what_it_asks_for(report):
-    text = report("--all")  # which else is an error
-    assert len(re.findall(r"largest \w+ job: GPU \S+ GB, host \S+ GB", text)) == 3
+def test_hours_of_stages_and_families_add_up(report):
+    text = report("--all")
+    assert re.search(r"longest job: finetune \S+llama-33b, \d+\.\d\d h", text)
     *stages, together = ([float(value) for value in row] for row in table(text).values())
     assert list(table(text)) == ["finetune", "gate", "reconstruct", "choice", "evaluate", "together"]
     assert all(row[-1] > 0 for row in stages)
@@ -274,7 +244,7 @@ def test_every_job_of_the_papers_scale_fits_what_it_asks_for(report):
     assert 0.85 < together[-1] / 783 < 1.15, "what a count of every kernel had"
 
 
-def test_the_scale_short_fits_a_seventh_of_the_papers_hours_and_what_it_asks_for(report):
+def test_the_scale_short_fits_a_seventh_of_the_papers_hours(report):
     assert float(table(report("--all", "--scale", "short"))["together"][-1]) <= 120
 
 
@@ -284,7 +254,6 @@ def test_what_is_on_disk_is_counted_no_longer_missing_and_costs_nothing_more(rep
     assert "missing on disk: 2;" in text, "the network and the images"
     planned, before = jobs(text)[0], table(text)
     assert float(before["reconstruct"][-1]) > 0.5
-    assert f"  {before['reconstruct'][-1]} h   1814 MMAC" in text, "of the one network"
     made = ["results/sources/brecq/resnet18_imagenet.pth.tar", "results/sources/imagenet/train/x"]
     made.append(f"{layout.data_dir('paper', 'imagenet')}/manifest.json")
     for run in paper.table_runs(2):
@@ -300,26 +269,24 @@ def test_what_is_on_disk_is_counted_no_longer_missing_and_costs_nothing_more(rep
     assert after["gate"] == before["gate"]
 
 
-def test_a_block_is_counted_as_autograd_sees_it(paper):
-    """Counted without memory, and measured on a real block of the same shape."""
+def test_a_block_is_counted(paper):
     task, checkpoint = protocol.named(paper.scale, "glue-mrpc"), paper.params.checkpoint("bert-base")
     counted = workload.network(checkpoint, task)
-    block = build.cut(checkpoint, build.architecture(checkpoint, task.head))[0]
-    weights = {value.untyped_storage().data_ptr() for value in block.module.parameters()}
-    kept = {}
-
-    def pack(x):
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        block(torch.randn(1, 128, 768))
     first = counted.blocks[0]
-    assert 0.7 < first.saved / sum(size for place, size in kept.items() if place not in weights) < 1.4
+    block = build.cut(checkpoint, build.architecture(checkpoint, task.head))[0]
     assert first.parameters == sum(value.numel() for value in block.module.parameters())
     assert (first.layers, first.weights) == (6, 12 * 768**2)
     assert first.flop == 2 * 128 * first.weights + 4 * 128**2 * 768, "linears, and the two products of attention"
     assert len(counted.blocks) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "mmac", "blocks"), [("resnet18", 1814, 10), ("resnet50", 4089, 18), ("mobilenetv2", 301, 20)]
+)
+def test_arithmetic_is_that_of_the_published_architectures(paper, name, mmac, blocks):
+    task = protocol.named(paper.scale, "imagenet")
+    found = workload.network(paper.params.checkpoint(f"{name}-brecq"), task)
+    assert (round(found.flop / 2e6), len(found.blocks)) == (mmac, blocks)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,9 @@ Images do so in test_hardware.
 """
 
 import contextlib
-import functools
 import os
 import re
 import shutil
-import socket
 import sys
 from argparse import Namespace
 from importlib import metadata
@@ -20,8 +18,6 @@ import test_commonsense
 import test_lora_training
 import torch
 import toy
-from accelerate.state import AcceleratorState
-from forks import results
 from safetensors.torch import load_file
 
 from flexround.errors import InputError
@@ -113,36 +109,6 @@ def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, ada
     assert not (tmp_path / "state").exists()
 
 
-def ranked(directory, rank, port):
-    """Train as one of two processes: without dropout, whole with it, and killed and resumed; return what came of it."""
-    torch.set_num_threads(1)  # a fork would wait for ever for the threads of its parent
-    AcceleratorState._reset_state(True)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    found = {"plain": small_trainer(0.0)(), "whole": small_trainer(0.5)()}
-    with contextlib.suppress(KilledError), resume.kept(directory / "state"):
-        small_trainer(0.5)(died_at=7)
-    torch.distributed.barrier()
-    with resume.kept(directory / "state"):
-        found["resumed"] = small_trainer(0.5)()
-        torch.distributed.barrier()
-    weights = {name: {key: value.numpy() for key, value in state.items()} for name, (_, state, _) in found.items()}
-    return torch.distributed.get_world_size(), [calls for _, _, calls in found.values()], weights
-
-
-def test_two_processes_train_as_one_and_go_on_each_with_its_own_dropout(tmp_path):
-    _, alone, calls = small_trainer(0.0)()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    found = results(*(functools.partial(ranked, tmp_path, rank, port) for rank in range(2)))
-    for processes, steps, weights in found:
-        assert (processes, steps, calls) == (2, [12, 12, 8], 12)
-        for name, value in alone.items():
-            np.testing.assert_allclose(weights["plain"][name], value, rtol=1e-4, atol=1e-5)
-            np.testing.assert_array_equal(weights["resumed"][name], weights["whole"][name])
-            assert (weights["whole"][name] != weights["plain"][name]).any()
-
-
 def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatch):
     whole = test_commonsense.evaluated(place)
     asked, ask = [], harness._ask
@@ -180,14 +146,13 @@ def test_the_machine_and_its_threads_decide_where_work_is_kept(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "0.1")
         names.append(name())
-    for patched in ((torch.backends.cpu, "get_cpu_capability", lambda: "VSX"), (os.environ, "WORLD_SIZE", "4")):
-        with monkeypatch.context() as patch:
-            (patch.setitem if patched[0] is os.environ else patch.setattr)(*patched)
-            names.append(name())
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "VSX")
+        names.append(name())
     for gpu in ("A100", "H100"):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, gpu=gpu: gpu)
         names.append(name("cuda:0"))
-    assert len(set(names)) == 7
+    assert len(set(names)) == 6
 
 
 def test_packages_decide_where_work_is_kept(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import yaml
 from table_runs import loaded
 
 from flexround.errors import SettingsError
-from flexround.jobs import reconstruct, select, tabulate
+from flexround.jobs import runs, tabulate
 from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Rounding
 from flexround.quant.rtn import RTN
@@ -285,19 +285,19 @@ def run(*names):
         (
             MINI,
             lambda _: None,
-            lambda plan: select.resolve(plan, run("imagenet", "mobilenetv2-brecq", "q-flexround-w8a8-tuned")),
+            lambda plan: runs.select(plan, run("imagenet", "mobilenetv2-brecq", "q-flexround-w8a8-tuned")),
             "held-out training data, of which task imagenet has",
         ),
         (
             MINI,
             into("tasks", "glue-qnli", "options", heldout=0),
-            lambda plan: select.resolve(plan, run("glue-qnli", "bert-base", "q-flexround-w8a8-tuned")),
+            lambda plan: runs.select(plan, run("glue-qnli", "bert-base", "q-flexround-w8a8-tuned")),
             "held-out training data, of which task glue-qnli has no",
         ),
         (
             MINI,
             into("checkpoints", "mobilenetv2-brecq", "model", equalization=None),
-            lambda plan: reconstruct.resolve(plan, run("imagenet", "mobilenetv2-brecq", "cle-b-flexround-w4")),
+            lambda plan: runs.reconstruct(plan, run("imagenet", "mobilenetv2-brecq", "cle-b-flexround-w4")),
             "preprocess: cross_layer_equalization needs model.equalization of the checkpoint",
         ),
         (

@@ -212,7 +212,6 @@ def test_a_killed_client_takes_its_job_with_it(workers, victim):
         ({SERVER: "/nowhere/socket"}, "No such file"),
         ({}, "refused"),  # it has been killed
         ({SERVER: "0"}, ""),
-        ({"WORLD_SIZE": "2"}, ""),  # a process of torchrun
     ],
 )
 def test_without_a_server_the_client_does_the_job(workers, environment, said):

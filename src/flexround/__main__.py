@@ -18,9 +18,7 @@ def main() -> None:
         sys.exit(USER_ERROR)
     if compares:
         del sys.argv[1]
-        cli.main(command.run, command.parser())
-    else:
-        cli.main(lambda arguments: arguments.run(arguments), command.parser())
+    cli.main(lambda arguments: arguments.run(arguments), command.parser())
 
 
 if __name__ == "__main__":

@@ -102,8 +102,7 @@ def get_resources(stage, *names):
 
 def get_gpu_resources(stage):
     """Return the same of a stage that uses GPUs."""
-    shares = {"gpu": PLAN.gpu(stage), "jobs_per_gpu": PLAN.jobs_per_gpu}
-    return shares | get_resources(stage, "gpu_mb")
+    return {"jobs_per_gpu": PLAN.jobs_per_gpu} | get_resources(stage, "gpu", "gpu_mb")
 
 
 def get_regress_runs(wildcards):

@@ -16,9 +16,8 @@ rule finetune:
         **get_gpu_resources("finetune"),
     params:
         **get_params(layout.checkpoint_dir("{scale}", "{task}", "{checkpoint}")),
-        launch=PLAN.launcher("finetune"),
     shell:
-        "{params.launch} finetune {params.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs finetune {params.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"
 
 

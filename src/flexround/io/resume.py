@@ -31,7 +31,7 @@ def fingerprint(job: Any, inputs: Any, device: torch.device) -> str:
     ``inputs`` are the files that it reads with their hashes, or anything else that JSON can hold.
     """
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    machine = (device.type, kind, torch.get_num_threads(), os.environ.get("WORLD_SIZE", "1"))
+    machine = (device.type, kind, torch.get_num_threads())
     settings = job.model_dump_json(exclude=set(job.explained))  # with the name of the code file, which is a digest
     return f"{derive(settings, json.dumps(inputs, sort_keys=True), torch.__version__, *machine):016x}"
 

@@ -15,7 +15,6 @@ from flexround import clone
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import client
-from flexround.machine.hardware import SHARES
 
 STAGES = {
     "fetch": "fetch and verify one pinned source; the only stage that uses the network",
@@ -55,8 +54,8 @@ def _add_options(stage: argparse.ArgumentParser, name: str) -> None:
     """Add what a stage takes on its command line; everything else that it reads is in its job file."""
     stage.add_argument("job", type=Path, help="JSON file with everything that the job reads of settings")
     stage.add_argument("--threads", type=int, default=1, help="CPU threads")
-    stage.add_argument("--gpus", type=int, default=0, help="GPUs or shares that there must be; 0: if there is one")
-    stage.add_argument("--jobs-per-gpu", type=int, default=1, choices=SHARES, help="jobs that share one of the GPUs")
+    stage.add_argument("--gpus", type=int, default=0, help="1: there must be a GPU; 0: a GPU if there is one")
+    stage.add_argument("--jobs-per-gpu", type=int, default=1, help="jobs that share a GPU")
     stage.add_argument("--usage", type=Path, help="where to write seconds, CPU seconds, peak memory and exit code")
     if name in RESUMABLE:
         state = Path(os.environ.get("FLEXROUND_STATE", ".state"))
@@ -101,8 +100,6 @@ def run(given: argparse.Namespace) -> int:
 
 def _run_here(given: argparse.Namespace) -> dict[str, Any]:
     """Do the job in this process and return what ``--usage`` writes."""
-    if "WORLD_SIZE" in os.environ:  # a rank, whose agent may be killed
-        client.end_with_parent(os.getppid())
     start = time.monotonic()
     code = run(given)
     return client.usage(resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start, code)

@@ -3,14 +3,11 @@
 import argparse
 import contextlib
 import importlib
-import json
 import logging
 import os
 import shlex
 import sys
-import time
 import traceback
-from pathlib import Path
 
 from flexround.errors import USER_ERROR, FlexRoundError
 from flexround.jobs import codefile
@@ -58,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
             code.check()
     except FlexRoundError as error:
         log.error("error: %s", error)
-        _tell_agent(error)
         return USER_ERROR
     except SystemExit as end:
         if not isinstance(end.code, str):
@@ -67,14 +63,5 @@ def run(arguments: argparse.Namespace) -> int:
         return BUG
     except BaseException as error:
         traceback.print_exc()
-        _tell_agent(error)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else BUG
     return 0
-
-
-def _tell_agent(error: BaseException) -> None:
-    """Have the agent that started this rank of a job say why it ended; ``jobs/ranks.py`` reads it."""
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        kind = "" if isinstance(error, FlexRoundError) else f"{type(error).__name__}: "
-        told = {"message": f"{kind}{error}", "extraInfo": {"timestamp": str(int(time.time()))}}
-        Path(path).write_text(json.dumps({"message": told}))

@@ -3,8 +3,8 @@
 The Snakefile writes it. Its name is a digest of the settings and of the code file, and a parameter of the rule: so a
 changed setting reruns exactly the jobs whose resolved settings changed, whatever the times of files, and a file never
 changes while a run uses it. Explanations of the settings are in the file, not in the digest: editing them triggers no
-rerun. Paths in it are relative to the project. Each rule has a module beside this one with the class of
-its job and the function ``resolve``, which plans a job; ``stages`` has its work.
+rerun. Paths in it are relative to the project. The modules beside this one have
+the classes of the jobs and the functions that plan them; ``stages`` has their work.
 """
 
 from collections.abc import Iterable

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
-from flexround.jobs import codefile
+from flexround.jobs import codefile, runs
 from flexround.jobs.codefile import DECISIVE
 from flexround.jobs.jobfile import Planned
 from flexround.machine.seeding import derive
@@ -34,8 +34,9 @@ class Resolved(NamedTuple):
 
 
 def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
-    """Write the job file of a stage; ``arguments`` are those of the stage's ``resolve``, in ``flexround.jobs``."""
-    planned: Planned = importlib.import_module(f"flexround.jobs.{stage}").resolve(plan, *arguments)
+    """Write the job file of a stage; ``arguments`` are those of the function that plans it, in ``flexround.jobs``."""
+    planner = getattr(runs, stage, None) or importlib.import_module(f"flexround.jobs.{stage}").resolve
+    planned: Planned = planner(plan, *arguments)
     reached = None if planned.code is None else Path(code(stage, *planned.code, files=planned.files))
     found = planned.job.model_copy(update={"code": reached})
     digest = f"{derive(found.model_dump_json(exclude=set(found.explained))):016x}"

@@ -13,7 +13,6 @@ from pathlib import Path
 from flexround.errors import InputError
 
 GB = 1e9
-SHARES = (1, 2, 3, 4, 6, 12)  # how many jobs may share a GPU
 GROUPS = Path("/sys/fs/cgroup")
 SMI_SECONDS = 20  # for nvidia-smi to answer
 UNITS = {"bytes": 1, **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTPE", 1)}}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from flexround.quant import native
 from flexround.quant.grid import MIN_STEP, Grid, Scheme, channel_range, code_range, grid_from_range, nearest_codes
 
 CANDIDATES = 100  # ranges: the full range times 1/100 ... 100/100
@@ -50,8 +51,10 @@ def mean_error(x: Tensor, grid: Grid, axis: int | None, p: float) -> Tensor:
     if axis is None and x.numel() > PIECE:
         sums = [mean_error(part, grid, None, p).double() * part.numel() for part in x.flatten().split(PIECE)]
         return (torch.stack(sums).sum() / x.numel()).to(x.dtype)
-    error = nearest_codes(x, grid).mul_(grid.step).sub_(x)
-    error = error.square_() if p == 2 else error.abs_().pow_(p)
+    error = native.distance(x, grid.step, *grid.bounds)
+    if error is None:
+        error = nearest_codes(x, grid).mul_(grid.step).sub_(x).abs_()
+    error = error.square_() if p == 2 else error.pow_(p)
     if axis is None:
         return error.mean()
     return error.mean([dim for dim in range(x.ndim) if dim != axis % x.ndim], keepdim=True)

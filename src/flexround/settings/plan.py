@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 from flexround.errors import SettingsError, look_up, suggest
-from flexround.machine.hardware import SHARES
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.params import Params, hyper
@@ -35,8 +34,8 @@ class Plan:
         seeds, jobs = given.get("seeds", "1"), given.get("jobs_per_gpu", "1")
         if not (seeds.isdecimal() and len(seeds) <= len(str(TRIALS)) and 1 <= int(seeds) <= TRIALS):
             raise SettingsError(f"--config seeds={seeds[:40]!r}: give a whole number from 1 to {TRIALS}")
-        if jobs not in map(str, SHARES):
-            raise SettingsError(f"--config jobs_per_gpu={jobs[:40]!r}: give one of {', '.join(map(str, SHARES))}")
+        if not (jobs.isdecimal() and int(jobs)):
+            raise SettingsError(f"--config jobs_per_gpu={jobs[:40]!r}: give a whole number from 1")
         self.params, self.scale = params, params.scale
         self.jobs_per_gpu = int(jobs)
         self._seeds = int(seeds) if "seeds" in given else None
@@ -155,22 +154,12 @@ class Plan:
             return layout.quantized_dir(run)
         return layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
 
-    def launcher(self, stage: Stage) -> str:
-        """Return how a stage's processes are started: one per GPU if it has several."""
-        gpus = self.resources(stage).gpu
-        return f"python -m flexround.jobs.ranks {gpus}" if gpus > 1 else "python -m flexround.jobs"
-
     def resources(
         self, stage: Stage, task: str | None = None, checkpoint: str | None = None, attempt: int = 1
     ) -> Resources:
         """Return threads, gpu, memory and minutes of a job; a later attempt gets more memory and minutes."""
         asked = self.params.resources(stage, task, checkpoint)
         return asked.model_copy(update={"mem_mb": attempt * asked.mem_mb, "runtime": attempt * asked.runtime})
-
-    def gpu(self, stage: Stage) -> int:
-        """Return what a job takes of Snakemake's resource ``gpu``: a share of one, or whole ones if it has several."""
-        gpus = self.resources(stage).gpu
-        return gpus * self.jobs_per_gpu if gpus > 1 else gpus
 
     def task_files(self, task: str) -> list[str]:
         """Return the files of the project that a task's evaluation reads."""

@@ -383,7 +383,7 @@ class Resources(Strict):
     """What a stage asks of the machine."""
 
     threads: Annotated[int, Field(ge=1, le=10_000)]
-    gpu: Annotated[int, Field(ge=0, le=10_000)]
+    gpu: Literal[0, 1]
     mem_mb: Megabytes
     runtime: Minutes = Field(description="minutes")
     gpu_mb: int = Field(0, ge=0, le=1_000_000_000, description="memory that the GPU must have")

@@ -7,7 +7,7 @@ import logging
 from safetensors.numpy import save_file
 
 from flexround.io import artifacts
-from flexround.jobs.calibrate import CalibrateJob
+from flexround.jobs.runs import CalibrateJob
 from flexround.machine import provenance
 from flexround.tasks import protocol
 

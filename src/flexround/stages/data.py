@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from flexround.io import artifacts, sources
-from flexround.jobs.data import DataJob
+from flexround.jobs.runs import DataJob
 from flexround.settings import layout
 from flexround.tasks import protocol
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import save_file
 
 from flexround.io import artifacts, resume
-from flexround.jobs.evaluate import EvaluateJob
 from flexround.jobs.jobfile import MeasuredJob
+from flexround.jobs.runs import EvaluateJob
 from flexround.machine import hardware, precision, provenance
 from flexround.machine.devices import lease
 from flexround.reconstruct import network

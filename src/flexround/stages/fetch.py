@@ -7,7 +7,7 @@ import argparse
 import logging
 
 from flexround.io import artifacts, hub, sources
-from flexround.jobs.fetch import FetchJob
+from flexround.jobs.runs import FetchJob
 
 log = logging.getLogger(__name__)
 

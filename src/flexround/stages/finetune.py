@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 
 from flexround import imports
 from flexround.io import artifacts, resume, sources
-from flexround.jobs.finetune import FinetuneJob
+from flexround.jobs.runs import FinetuneJob
 from flexround.machine import hardware, provenance
 from flexround.machine.devices import lease, require
 from flexround.models import build
@@ -32,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = FinetuneJob.read(arguments.job)
     if job.train is not None:
-        require(arguments.gpus, arguments.jobs_per_gpu)  # before weights are read
+        require(arguments.gpus)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)
     model = build.architecture(checkpoint, task.head)
     _, name, network = job.names
@@ -63,13 +62,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
-    """Do what the settings ask for at the end, and write the network; of several data-parallel processes one does."""
+    """Do what the settings ask for at the end, and write the network."""
     if (last := job.checkpoint.finish) is not None:
         imports.load(last.function)(model, **last.args)
         facts |= {"finish": last.model_dump(mode="json")}
-    if os.environ.get("RANK", "0") == "0":
-        save(model, job.out, job.checkpoint.streamed, **facts)
-        log.info("%s: weights in %s", "/".join(job.names), job.out)
+    save(model, job.out, job.checkpoint.streamed, **facts)
+    log.info("%s: weights in %s", "/".join(job.names), job.out)
 
 
 def import_source(job: FinetuneJob, model: nn.Module) -> dict[str, Any]:

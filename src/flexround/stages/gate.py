@@ -9,7 +9,7 @@ import logging
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.jobs.gate import GateJob
+from flexround.jobs.runs import GateJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.stages.evaluate import measured

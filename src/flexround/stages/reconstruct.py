@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from flexround import imports
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
-from flexround.jobs.reconstruct import ReconstructJob
+from flexround.jobs.runs import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.quant import native

@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from flexround.io import artifacts
-from flexround.jobs.select import SelectJob
+from flexround.jobs.runs import SelectJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.stages.evaluate import measured

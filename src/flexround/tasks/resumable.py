@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,8 +22,6 @@ class Progress:
         optimizer: of its parameters, with tensors as state, as Adam's and SGD's.
         others: further objects with ``state_dict`` and ``load_state_dict``, whose states JSON can hold.
         generators: of random choices, beside torch's own of the CPU and of the model's device.
-        gather: joins the lists of all ranks.
-        rank: of this process; the first one writes.
     """
 
     def __init__(
@@ -32,8 +30,6 @@ class Progress:
         optimizer: torch.optim.Optimizer,
         others: Mapping[str, Any] | None = None,
         generators: Mapping[str, torch.Generator] | None = None,
-        gather: Callable[[list[Any]], list[Any]] = list,
-        rank: int = 0,
     ) -> None:
         device = next(model.parameters()).device
         self.model, self.optimizer, self.others = model, optimizer, others or {}
@@ -41,24 +37,23 @@ class Progress:
         if device.type == "cuda":
             torch.cuda.init()
             self.generators["device"] = torch.cuda.default_generators[device.index]
-        self.gather, self.rank, self.device = gather, rank, device
+        self.device = device
         self.since = time.monotonic()
 
     def epoch_done(self, epoch: int, facts: Mapping[str, float]) -> None:
         """Keep what was reached after ``epoch`` epochs, and its ``facts``, if that took long enough."""
-        if not self._together(resume.worth(self.since)):
+        if not resume.worth(self.since):
             return
-        states = {name: self._all(generator) for name, generator in self.generators.items()}
-        if self.rank == 0:
-            moments: dict[str, dict[str, Tensor]] = {}
-            for number, parameter in enumerate(self._parameters()):
-                for key, value in self.optimizer.state[parameter].items():
-                    if value is not None:  # SGD without momentum
-                        moments.setdefault(f"optimizer-{key}", {})[str(number)] = value
-            groups = {"weights": self._weights(), "generators": states, **moments}
-            rates = [group["lr"] for group in self.optimizer.param_groups]
-            others = {name: other.state_dict() for name, other in self.others.items()}
-            resume.save(NAME, groups, epoch=epoch, facts=dict(facts), rates=rates, others=others)
+        states = {name: generator.get_state() for name, generator in self.generators.items()}
+        moments: dict[str, dict[str, Tensor]] = {}
+        for number, parameter in enumerate(self._parameters()):
+            for key, value in self.optimizer.state[parameter].items():
+                if value is not None:  # SGD without momentum
+                    moments.setdefault(f"optimizer-{key}", {})[str(number)] = value
+        groups = {"weights": self._weights(), "generators": states, **moments}
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        others = {name: other.state_dict() for name, other in self.others.items()}
+        resume.save(NAME, groups, epoch=epoch, facts=dict(facts), rates=rates, others=others)
         self.since = time.monotonic()
 
     @torch.no_grad()
@@ -79,7 +74,7 @@ class Progress:
         for name, other in self.others.items():
             other.load_state_dict(kept["others"][name])
         for name, generator in self.generators.items():
-            generator.set_state(groups["generators"][name][self.rank].clone())  # it misreads views
+            generator.set_state(groups["generators"][name].clone())  # it misreads views
         log.info("training goes on after %d epochs", kept["epoch"])
         return kept["epoch"], kept["facts"]
 
@@ -89,10 +84,3 @@ class Progress:
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-
-    def _all(self, generator: torch.Generator) -> Tensor:
-        return torch.stack(self.gather([generator.get_state()]))
-
-    def _together(self, wanted: bool) -> bool:
-        """Decide as the first rank does: clocks differ, and all take part in gathering."""
-        return self.gather([wanted])[0]

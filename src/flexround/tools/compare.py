@@ -19,17 +19,8 @@ from flexround.tools import cli
 
 MOST = 100  # seeds that are looked for
 HEADER = (
-    "bits",
-    "section",
-    "column",
-    "metric",
-    "one",
-    "other",
-    "difference",
-    "95 % interval",
-    "p",
-    "examples",
-    "seeds",
+    *("bits", "section", "column", "metric", "one", "other"),
+    *("difference", "95 % interval", "p", "examples", "seeds"),
 )
 
 
@@ -37,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.prog, arguments.formatter_class = "flexround compare", argparse.RawDescriptionHelpFormatter
-    arguments.set_defaults(scale=None)
+    arguments.set_defaults(scale=None, run=run)
     arguments.add_argument("table", help="such as table3 or real1")
     arguments.add_argument("one", help="method of a row, or how it begins")
     arguments.add_argument("other", help="method of another row")

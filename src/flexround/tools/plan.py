@@ -11,7 +11,6 @@ from flexround.results.render import overview
 from flexround.settings import cost, outputs, user_rows
 from flexround.settings.outputs import Output
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Stage
 from flexround.tasks import protocol
 from flexround.tools import cli, workload
 
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     for name, numbers, known in (("table", tables, plan.params.tables), ("figure", figures, plan.figures)):
         if unknown := [n for n in numbers if n not in known]:
             raise SettingsError(f"--{name} {suggest(str(unknown[0]), map(str, known))}")
-    for line in _report(plan, planned(plan, tables, figures), not arguments.all):
+    for line in _report(plan, planned(plan, tables, figures)):
         sys.stdout.write(f"{line}\n")
 
 
@@ -59,7 +58,7 @@ def planned(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> dict[O
     return dict(found.values())
 
 
-def _report(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterator[str]:
+def _report(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
     names = list(dict.fromkeys(job.run.task for job in everything))
     seeds = " or ".join(map(str, sorted({plan.seeds(name) for name in names})))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {seeds} seed(s) per quantized run"
@@ -69,7 +68,7 @@ def _report(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterat
         yield f"  {step:<12}{len(done):>5}   already on disk: {sum(done)}"
     yield from _missing(plan, list(dict.fromkeys(job.run.checkpoint for job in everything)), names)
     if plan.scale.comparable:  # the hours are those of the paper's data
-        yield from _costs(plan, everything, pairwise)
+        yield from _costs(plan, everything)
 
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
@@ -106,42 +105,32 @@ def _networks(plan: Plan, jobs: list[Output]) -> dict[tuple[str, str], cost.Netw
     return found
 
 
-def _stage(job: Output) -> Stage:
-    return "finetune" if job.step == "finetune" else "reconstruct" if job.step == "reconstruct" else "evaluate"
-
-
 def _need(plan: Plan, job: Output, network: cost.NetworkCost) -> cost.Need:
     task, params = job.run.task, plan.params
     checkpoint, recipe = params.checkpoint(job.run.checkpoint), params.recipe(job.run.recipe)
     if job.step == "finetune":
         return cost.training(task, network, params.train(*job.pair), checkpoint.streamed)
     if job.step == "reconstruct":
-        hyper, card = plan.hyper(job.run)[0], 1e6 * plan.resources(_stage(job), *job.pair).gpu_mb
-        return cost.reconstruction(task, network, recipe, hyper, checkpoint.streamed, card)
+        return cost.reconstruction(task, network, recipe, plan.hyper(job.run)[0])
     rows = len(recipe.select) * plan.scale.tasks[task].options.get("heldout", 0) if job.step == "choice" else None
     if job.step == "gate" and params.gate(*job.pair).options:
         rows = cost.size_of(task).gate
-    return cost.evaluation(task, network, checkpoint.evaluated, checkpoint.streamed, rows)
+    return cost.evaluation(task, network, checkpoint.evaluated, rows)
 
 
-def _costs(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterator[str]:
-    """Yield estimated GPU-hours, bytes on disk and in memory.
-
-    Raises:
-        SettingsError: a job needs more memory or time than it asks for.
-    """
-    jobs = [job for job in everything if job.step in STEPS]
+def _costs(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
+    """Yield estimated GPU-hours and bytes on disk."""
+    jobs = [job for job in everything if job.step in STEPS and not job.done]
     networks = _networks(plan, jobs)
     needs = {job: _need(plan, job, networks[job.pair]) for job in jobs}
-    left = {step: [job for job in jobs if job.step == step and not job.done] for step in STEPS}
     yield "estimated A100 hours of what is not done (rates: params/bill.yaml):"
-    for pair in dict.fromkeys(job.pair for job in left["reconstruct"]) if pairwise else ():
-        of_pair = [job for job in left["reconstruct"] if job.pair == pair]
-        network, hours = networks[pair], sum(needs[job].seconds for job in of_pair) / 3600
-        yield f"  {'/'.join(pair):<40}{hours:8.2f} h   {network.flop / 2e6:.0f} MMAC, {len(network.blocks)} blocks"
-    unfinished = [job for of_step in left.values() for job in of_step]
-    yield from _by_step({job: needs[job].seconds / 3600 for job in unfinished}, everything)
-    weights, quantized = (sum(needs[job].disk for job in left[stage]) / GIB for stage in ("finetune", "reconstruct"))
+    yield from _by_step({job: need.seconds / 3600 for job, need in needs.items()}, everything)
+    if needs:
+        longest = max(needs, key=lambda job: needs[job].seconds)
+        yield f"longest job: {longest.step} {longest.place}, {needs[longest].seconds / 3600:.2f} h"
+    weights, quantized = (
+        sum(need.disk for job, need in needs.items() if job.step == step) / GIB for step in ("finetune", "reconstruct")
+    )
     drawn = [job.run for job in everything if job.step == "calibrate" and not job.done]
     shapes = {run.task: protocol.named(plan.scale, run.task).input_shape for run in drawn}
     samples = sum(plan.hyper(run)[0].samples * math.prod(shapes[run.task]) for run in drawn) / GIB  # a byte a pixel
@@ -149,15 +138,9 @@ def _costs(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterato
         f"on disk: checkpoints {weights:.1f} GiB, samples {samples:.1f} GiB, "
         f"quantized networks {quantized:.1f} GiB (packed codes)"
     )
-    cache = max((needs[job].cache for job in left["reconstruct"]), default=0) / GIB
+    cache = max((need.cache for need in needs.values()), default=0) / GIB
     caches, state = cost.CACHES * cache, cost.STATES * cache
     yield f"per job: activation caches up to {caches:.2f} GiB, resume state on disk up to {state:.2f} GiB"
-    for stage in dict.fromkeys(map(_stage, jobs)):
-        of_stage = [need for job, need in needs.items() if _stage(job) == stage]
-        gpu, host = max(need.gpu for need in of_stage) / 1e9, max(need.host for need in of_stage) / 1e9
-        yield f"largest {stage} job: GPU {gpu:.1f} GB, host {host:.1f} GB"
-    if too_large := _too_large(plan, needs):
-        raise SettingsError("jobs that need more than they ask for:\n" + "\n".join(too_large))
 
 
 def _by_step(hours: dict[Output, float], family: dict[Output, str]) -> Iterator[str]:
@@ -173,24 +156,6 @@ def _by_step(hours: dict[Output, float], family: dict[Output, str]) -> Iterator[
     for step, row in rows.items():
         unit = " h" if step == "together" else ""
         yield "  ".join([f"  {step:<20}", *(f"{value:>18.2f}" for value in row), f"{sum(row):>10.2f}{unit}"])
-
-
-def _too_large(plan: Plan, needs: dict[Output, cost.Need]) -> list[str]:
-    """Return what jobs need more of than they ask for; one line stands for all jobs of a stage on a network."""
-    worst: dict[tuple[str, str], tuple[float, str]] = {}
-    for job, need in needs.items():
-        asked = plan.resources(_stage(job), *job.pair)
-        compared = (
-            ("GB of GPU memory", need.gpu / 1e9, asked.gpu_mb / 1e3, need.way_out),
-            ("GB of host memory", need.host / 1e9, asked.mem_mb / 1e3, need.way_out),
-            ("hours", need.seconds / 3600, asked.runtime / 60, "raise its runtime (needs)"),
-        )
-        where = f"{_stage(job)} {'/'.join(job.pair)}"
-        for unit, needed, given, way_out in compared if asked.gpu else ():
-            if needed > max(given, worst.get((where, unit), (0.0,))[0]):
-                text = f"{where}: {needed:.1f} {unit} ({job.run.recipe}), it asks for {given:.1f}; {way_out}"
-                worst[where, unit] = needed, text
-    return [text for _, text in worst.values()]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a network computes and keeps, block by block, from shapes alone: real code on tensors that have no memory."""
+"""What a network computes, block by block, from shapes alone: real code on tensors that have no memory."""
 
 import contextlib
 from typing import Any
@@ -29,7 +29,7 @@ def network(checkpoint: Checkpoint, task: Task) -> NetworkCost:
 
 def _counted(checkpoint: Checkpoint, task: Task, device: str) -> NetworkCost:
     with weightless() if device == "meta" else contextlib.nullcontext():
-        model = build.architecture(checkpoint, task.head).to(device).requires_grad_(True)
+        model = build.architecture(checkpoint, task.head).to(device)
     x = torch.zeros(1, *task.input_shape, dtype=getattr(torch, task.input_dtype), device=device)
     known: dict[tuple[object, ...], tuple[BlockCost, Tensor]] = {}
     counted = []
@@ -37,7 +37,7 @@ def _counted(checkpoint: Checkpoint, task: Task, device: str) -> NetworkCost:
         x = block.before(x)
         key = type(block.module), x.shape, *(value.shape for value in block.module.parameters())
         if key not in known:
-            known[key] = _count(block, x.detach())
+            known[key] = _count(block, x)
         one, x = known[key]
         counted.append(one)
     texts = task.input_dtype == "int64"
@@ -51,13 +51,9 @@ def _counted(checkpoint: Checkpoint, task: Task, device: str) -> NetworkCost:
 
 def _count(block: blocks.Block, x: Tensor) -> tuple[BlockCost, Tensor]:
     """Run a block on one sample; return what was counted, and its output."""
-    saved: list[Tensor] = []
-    hooks = torch.autograd.graph.saved_tensors_hooks(saved.append, lambda value: value)
-    with FlopCounterMode(display=False) as counter, hooks:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
         out = block(x, None)
     weights = {value.untyped_storage()._cdata: value.numel() for value in block.module.parameters()}
-    kept = {value.untyped_storage()._cdata: value.untyped_storage().nbytes() for value in saved}
-    bytes_kept = sum(size for storage, size in kept.items() if storage not in weights)
     layers = [layer.weight.numel() for layer in attach.weight_layers(block)]  # type: ignore[operator]
-    sizes = sum(weights.values()), sum(layers), len(layers), bytes_kept, max(x.numel(), out.numel())
-    return BlockCost(counter.get_total_flops(), *sizes), out.detach()
+    sizes = sum(weights.values()), sum(layers), len(layers), max(x.numel(), out.numel())
+    return BlockCost(counter.get_total_flops(), *sizes), out

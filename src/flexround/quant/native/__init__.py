@@ -3,17 +3,20 @@
 Each function returns the value of its formula, differentiable, or None if there is no kernel for the inputs.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense
 
 from flexround.quant.grid import Bound
 
@@ -36,14 +39,15 @@ def built() -> bool:
 
 
 def build() -> Path:
-    """Return the library of the kernels, compiled once for each PyTorch, in the user's cache (``XDG_CACHE_HOME``).
+    """Return the library of the kernels, compiled once for each PyTorch, in the user's cache, else beside Python.
 
     Raises:
         OSError: no C++ compiler (``CXX``), or no place for it.
         CalledProcessError: it can't compile the kernels.
     """
     version = hashlib.sha256(SOURCE.read_bytes() + f"{torch.__version__} {FLAGS}".encode()).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flexround"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = (home if _writable(home) else Path(sys.prefix)) / "flexround"
     made = cache / f"kernels-{version[:16]}.so"
     if not made.exists():
         log.info("building the native kernels: %s", made)
@@ -59,10 +63,24 @@ def build() -> Path:
     return made
 
 
+def _writable(directory: Path) -> bool:
+    """Say whether files can be made in a directory, which may be missing."""
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+    return os.access(directory, os.W_OK)
+
+
 def fits(*inputs: Tensor) -> bool:
     """Say whether all, of any shape, are of the type and device of the kernels; compilers trace the plain formulas."""
     alike = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in inputs)
     return alike and not torch.compiler.is_compiling() and built()
+
+
+def distance(x: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
+    """Return |x - x̂|, shape of ``x``; of several steps each is for a channel, or for each of its groups."""
+    if fits(x, step) and (is_dense(x) if step.numel() == 1 else x.is_contiguous() and _by_rows(step)):
+        return torch.ops.flexround.distance(x, step, _tensor(low), _tensor(high))
+    return None
 
 
 def step_quantize(x: Tensor, step: Tensor, low: float, high: float, kept: Any) -> Tensor | None:

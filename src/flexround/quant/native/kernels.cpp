@@ -360,12 +360,34 @@ struct RoundingRegularizer : torch::autograd::Function<RoundingRegularizer> {
   }
 };
 
+EVERY_CPU void distances(In x, Out y, int64_t n, Grid grid) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float given = x[i];
+    y[i] = std::fabs(grid.clipped(std::nearbyint(given / grid.step)) * grid.step - given);
+  }
+}
+
+// |x - x̂|; with a grid for each row x is contiguous.
+Tensor distance(const Tensor& x, const Tensor& step, const Tensor& low, const Tensor& high) {
+  Tensor y = at::empty_like(x);
+  if (step.numel() == 1) {
+    const Grid grid{*in(step), *in(low), *in(high)};
+    Mask({}, 1, 0, x.numel()).each([&](int64_t, int64_t i, int64_t n, Kept) { distances(in(x) + i, out(y) + i, n, grid); });
+  } else {
+    for_rows(x, grids_of(x, dims(step), step, low, high), [&](int64_t, int64_t i, int64_t n, Grid grid) {
+      distances(in(x) + i, out(y) + i, n, grid);
+    });
+  }
+  return y;
+}
+
 TORCH_LIBRARY(flexround, m) {
   m.def("step_quantize", [](const Tensor& x, const Tensor& step, double low, double high, const MaybeTensor& kept,
                             int64_t bits, int64_t threshold) {
     return StepQuantize::apply(x, step, low, high, kept, bits, threshold);
   });
   m.def("mix_rows", mix_rows);
+  m.def("distance", distance);
   m.def("divide_round", [](const Tensor& weight, const Tensor& start, const Tensor& d1, const MaybeTensor& d2,
                            const MaybeTensor& d3, const MaybeTensor& d4, const Tensor& low, const Tensor& high) {
     return DivideRound::apply(weight, start, d1, d2, d3, d4, low, high);

@@ -1,7 +1,7 @@
 """Training of transformers models, the semantics of Hugging Face's example scripts (run_glue, run_qa, run_clm).
 
 AdamW without decay on biases and norms, learning rate falling linearly to zero, gradients clipped, the last batch of
-an epoch as small as it is. accelerate does mixed precision and several GPUs; ``batch`` is the sum over all of them.
+an epoch as small as it is. accelerate does mixed precision.
 """
 
 import logging
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import gather_object
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
@@ -60,7 +59,6 @@ def train(
     accelerator = Accelerator(
         cpu=next(model.parameters()).device.type == "cpu",
         mixed_precision=settings.precision,
-        dataloader_config=DataLoaderConfiguration(split_batches=True),
     )
     generator = torch.Generator().manual_seed(derive("targets", settings.seed))
     groups = decay_groups(model, settings.weight_decay)
@@ -74,8 +72,6 @@ def train(
         optimizer,
         {"schedule": schedule} | ({"scaler": accelerator.scaler} if accelerator.scaler else {}),
         {"targets": generator, "order": order},
-        gather_object,
-        accelerator.process_index,
     )
     prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     network: Any = model
@@ -97,12 +93,12 @@ def train(
         network.activation_checkpointing_enable()
     # Dropout draws from torch's global generator; it is given back as it was.
     with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
-        torch.manual_seed(derive("dropout", settings.seed, accelerator.process_index))
+        torch.manual_seed(derive("dropout", settings.seed, 0))
         done, facts = progress.go_on()
         for epoch in range(done, settings.epochs):
             started = time.perf_counter()
             name = f"epoch {epoch + 1}/{settings.epochs}"
-            facts["loss"] = _epoch(loader, step, accelerator, name)
+            facts["loss"] = _epoch(loader, step, name)
             log.info("%s: loss %.4f, %.1f s", name, facts["loss"], time.perf_counter() - started)
             progress.epoch_done(epoch + 1, facts)
     model.eval()
@@ -141,11 +137,10 @@ def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings, order: to
     return DataLoader(examples, settings.batch, shuffle=True, generator=order, collate_fn=take)
 
 
-def _epoch(loader: DataLoader[Any], step: Callable[[Batch], Tensor], accelerator: Accelerator, name: str) -> float:
+def _epoch(loader: DataLoader[Any], step: Callable[[Batch], Tensor], name: str) -> float:
     """Run one epoch; return the mean loss."""
-    shown = sys.stderr.isatty() and accelerator.is_main_process
     losses: list[Tensor] = []
-    progress = tqdm(loader, desc=name, disable=not shown, leave=False, mininterval=1)
+    progress = tqdm(loader, desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
     for batch in progress:
         losses.append(step(batch))
         if len(losses) % LOOK_EVERY == 0 or len(losses) == len(loader):
