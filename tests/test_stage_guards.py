@@ -54,7 +54,7 @@ def kept(monkeypatch):
 
     monkeypatch.setattr(resume, "kept", stop)
     monkeypatch.setattr(reconstruct, "State", stop)
-    monkeypatch.setattr(reconstruct, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(reconstruct, "prepared", lambda *_: (None, None))
     monkeypatch.setattr(finetune.build, "architecture", lambda *_: None)
     return names
 

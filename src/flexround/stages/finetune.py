@@ -74,13 +74,12 @@ def import_source(job: FinetuneJob, model: nn.Module) -> dict[str, Any]:
     """Load a pinned source, and merge its adapter if it has one, into ``model``; return facts for the manifest."""
     checkpoint = job.checkpoint
     path, facts = verified(job, checkpoint.source or "")
-    parts = {name: verified(job, name)[1] for name in checkpoint.parts}
     if checkpoint.loader:
         imports.load(checkpoint.loader)(model, path, job.out)
     else:
         state = read_foreign(path)
         load_into(model, imports.load(checkpoint.key_map)(state) if checkpoint.key_map else state, str(path))
-    found = {"source": facts} | ({"parts": parts} if parts else {})
+    found = {"source": facts} | {name: verified(job, name)[1] for name in checkpoint.parts}
     if checkpoint.adapter is None:
         return found
     path, change = verified(job, checkpoint.adapter)

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         if device.type == "cpu" and not native.built():
             raise InputError("the native kernels can't be built: a C++ compiler is needed (CXX)")
-        work, x = _prepared(job, device)
+        work, x = prepared(job, device)
         directory = arguments.state / str(job.run)
         gpu_bytes = cache.limit(device, arguments.gpu_cache_mb, arguments.jobs_per_gpu)
         if arguments.preflight:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
             artifacts.write_formatted(job.out / "record.json", record)
 
 
-def _prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction, torch.Tensor]:
+def prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction, torch.Tensor]:
     """Return what is reconstructed and how, and the inputs of its first block."""
     recipe, run = job.recipe, job.run
     rounding = checked(imports.load(job.rounding), job.rounding)

@@ -1,0 +1,140 @@
+"""Find the learning rates of runs: doublings around the present rate until the best one has a worse one on both sides.
+
+Each rate learns every third block with full-precision inputs on three quarters of the calibration samples. The best
+rate has the least error on the other quarter: the mean over blocks of the hard error / round-to-nearest's on the
+learned samples. The output is a rule for the scale's file, with its source. Make the inputs of the runs first:
+
+    snakemake --cores all results/real8.csv --until calibrate finetune --config scale=real
+    python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 b-adaround-w4
+"""
+
+import argparse
+import dataclasses
+import logging
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flexround.jobs import resolve
+from flexround.jobs.runs import ReconstructJob
+from flexround.machine import memory
+from flexround.reconstruct import phases
+from flexround.reconstruct.cache import Store
+from flexround.reconstruct.phases import WeightPhase
+from flexround.settings.layout import Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.stages.reconstruct import prepared
+
+CPU = torch.device("cpu")
+EVERY = 3  # blocks: the second of three
+HELD_OUT = 4  # samples: the last of four quarters
+MOST = 9  # rates of a run
+
+
+def inputs(job: ReconstructJob, count: int) -> dict[int, Tensor]:
+    """Return the full-precision inputs (N, ...) of every third block."""
+    work, samples = prepared(job, CPU)
+    phase = WeightPhase(work, samples[:count], Store(CPU, torch.float32))
+    carry, found = phase.start(), {}
+    for index in range(len(work.blocks)):
+        with work.weights.block(index, again=False):
+            if index % EVERY == 1:
+                found[index] = carry["full"]
+            phase.full_precision(index, carry)
+        carry["full"] = carry.pop("target")
+    return found
+
+
+def error(job: ReconstructJob, known: dict[int, Tensor]) -> float:
+    """Return the mean error of the blocks with these inputs (N, ...) on held-out samples, over round-to-nearest's."""
+    work, _ = prepared(job, CPU)
+    store, found = Store(CPU, torch.float32), []
+    for index, x in known.items():
+        learned = len(x) - len(x) // HELD_OUT
+        parts = slice(learned), slice(learned, len(x))
+        phases.ERROR_SAMPLES = len(x)
+        learning, testing = (
+            WeightPhase(
+                dataclasses.replace(work, mask=None if work.mask is None else work.mask[: len(x)][part]), x[part], store
+            )
+            for part in parts
+        )
+        with work.weights.block(index, again=False):
+            carry, held_out = ({"full": x[part], "quantized": x[part]} for part in parts)
+            testing.full_precision(index, held_out)
+            learning.full_precision(index, carry)
+            record = learning.learn(index, carry)[2]
+            hard = testing.block_error(work.blocks[index], held_out["full"], held_out["target"])
+        found.append(hard / record["error_rtn"])
+    return statistics.mean(found)
+
+
+def search(job: ReconstructJob, known: dict[int, Tensor]) -> dict[float, float]:
+    """Return the error of each rate that was tried, in the order of rates; the best one is not the first or last."""
+    rate, tried = _rate(job.hyper.lr), {}
+
+    def at(value: float) -> None:
+        hyper = job.hyper.model_copy(update={"lr": _with_rate(job.hyper.lr, value)})
+        tried[value] = error(job.model_copy(update={"hyper": hyper}), known)
+        print(f"  {value:.2g}: {tried[value]:.4f}", flush=True)
+
+    at(rate)
+    while len(tried) < MOST:
+        best = min(tried, key=lambda value: tried[value])
+        if missing := [value for value in (best / 2, best * 2) if value not in tried]:
+            at(missing[0])
+        else:
+            break
+    return dict(sorted(tried.items()))
+
+
+def _rate(lr: Any) -> float:
+    """Return the rate of the first group, where groups have rates of their own."""
+    return next(iter(lr.values())) if isinstance(lr, dict) else lr
+
+
+def _with_rate(lr: Any, value: float) -> Any:
+    """Return ``lr`` with another rate of the first group."""
+    return lr | {next(iter(lr)): value} if isinstance(lr, dict) else value
+
+
+def rule(job: ReconstructJob, tried: dict[float, float]) -> str:
+    """Return the rule of the best rate for the scale's file."""
+    best = _with_rate(job.hyper.lr, min(tried, key=lambda value: tried[value]))
+    lr = "{" + ", ".join(f"{key}: {value:.1e}" for key, value in best.items()) + "}" if isinstance(best, dict) else best
+    rates, found = (
+        ", ".join(format(value, form) for value in values) for values, form in ((tried, ".2g"), (tried.values(), ".3f"))
+    )
+    return f'set: {{lr: {lr}}}\nsource: "real: {job.hyper.iters} iterations at {rates}: {found} (bench/rates.py)"'
+
+
+def main() -> None:
+    """Search a rate for each recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("scale", "task", "checkpoint"):
+        parser.add_argument(name)
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--samples", type=int, default=256, help="of the calibration samples; the first ones")
+    parser.add_argument("--iters", type=int, help="another budget than the scale's")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    torch.set_num_threads(given.threads)
+    memory.keep_freed_memory()
+    plan, known = Plan(load_params(given.scale)), None
+    for recipe in given.recipes:
+        run = Run(plan.scale.name, given.task, given.checkpoint, recipe, 0)
+        job = ReconstructJob.read(Path(resolve.job(plan, "reconstruct", run).file))
+        if given.iters:
+            job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"iters": given.iters})})
+        known = inputs(job, given.samples) if known is None else known
+        print(recipe, flush=True)
+        print(rule(job, search(job, known)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
