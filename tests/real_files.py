@@ -7,12 +7,13 @@ import struct
 import tarfile
 
 import numpy as np
+import onnx
 import torch
 import transformers
 from PIL import Image
 from tokenizers import pre_tokenizers
 
-from flexround.models import transformer
+from flexround.models import mobilenetv2, transformer
 from synthetic import tokenizers
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
@@ -95,6 +96,39 @@ def photographs(path, labels=("3", "1"), header="ImageId,URL,TrueLabel,Author", 
     files = {f"dataset/images/{9 - n}.png": content for n, content in enumerate(contents) if n not in left_out}
     rows = [f'{9 - number},https://x,{label},"Zürich, Ann"' for number, label in enumerate(labels)]
     write_tar(path, files | {"dataset/images.csv": "\n".join([header, *rows, ""]).encode()})
+
+
+def validation(path, labels=("2", "0", "1"), size=(40, 36)):
+    """Write a tar of images of a validation set, and the list of their labels, which count from 0."""
+    rng = np.random.default_rng(2)
+    files = {f"ILSVRC2012_VAL_SET/data/{number}.JPEG": picture(rng, *size) for number in range(len(labels))}
+    rows = "".join(f"./data/{number}.JPEG, {label}\n" for number, label in enumerate(labels))
+    write_tar(path, files | {"ILSVRC2012_VAL_SET/dataset.txt": rows.encode()})
+
+
+def write_mobilenetv2(folder, classes):
+    """Write a small MobileNetV2 without norms as arrays named after ONNX nodes, its classifier in a graph of 8 bits."""
+    model = mobilenetv2.folded(classes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.1, 0.1)
+    (folder / "weights").mkdir(parents=True)
+    convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    for number, module in enumerate(convolutions):
+        for kind in ("weight", "bias"):
+            np.save(folder / f"weights/conv_{2 * number}_{kind}.npy", getattr(module, kind).detach().numpy())
+    linear = model.classifier[1]
+    np.save(folder / "weights/gemm_104_bias.npy", linear.bias.detach().numpy())
+    scale = linear.weight.detach().abs().amax(1) / 127
+    codes = (linear.weight.detach() / scale[:, None]).round()
+    linear.weight.data = codes * scale[:, None]
+    arrays = {"weight_quantized": codes.T.numpy().astype(np.int8), "weight_scale": scale.numpy()}
+    tensors = [onnx.numpy_helper.from_array(array, f"classifier.1.{name}") for name, array in arrays.items()]
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph([], "classifier", [], [], tensors)),
+        folder / "mobilenetv2-12-int8.onnx",
+    )
+    return model
 
 
 def llama(seed=0, **changes):

@@ -107,7 +107,7 @@ def test_rows_like_any_rounding_have_the_name_of_the_own_one(home, like):
     assert added
 
 
-@pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 26)])
+@pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 35)])
 def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_settings_but_its_rules(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
     params = user_rows.merge(project, file)

@@ -78,13 +78,15 @@ class FinetuneSettings(Strict):
 PARTS = ("top1_photographs", "top1_validation")  # of all images that are evaluated
 
 
-def settings(options: type[ImageOptions], *parts: str) -> TaskSettings:
+def settings(
+    options: type[ImageOptions], training: type[Strict] = FinetuneSettings, parts: tuple[str, ...] = ()
+) -> TaskSettings:
     """Return the settings of an image task, none of which holds out training images."""
-    return TaskSettings(options, FinetuneSettings, lambda _: ("top1", "top5", *parts), heldout=False)
+    return TaskSettings(options, training, lambda _: ("top1", "top5", *parts), heldout=False)
 
 
 TASKS = {
     "ImageNet": settings(ImageNetOptions),
     "Cifar10": settings(Cifar10Options),
-    "Photographs": settings(PhotographsOptions, *PARTS),
+    "Photographs": settings(PhotographsOptions, parts=PARTS),
 }
