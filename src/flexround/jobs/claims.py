@@ -7,9 +7,9 @@ from pydantic import Field
 from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
 from flexround.jobs.shared import RESULTS, ShowingJob
-from flexround.results import paper_numbers, sample_sizes
+from flexround.results import sample_sizes
+from flexround.results.claims import errata
 from flexround.results.claims.specs import Claims, budget_key
-from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import validation
 from flexround.settings.layout import Run
@@ -21,7 +21,7 @@ class ClaimsJob(ShowingJob):
 
     explained = frozenset({"file"})
     tables: tuple[Table, ...]
-    bold: tuple[Key, ...]
+    errata: str = Field(description="of the published numbers, as CSV")
     budgets: dict[str, int]
     claims: Claims
     file: str = Field(description="of the claims")
@@ -38,7 +38,7 @@ def resolve(plan: Plan) -> Planned:
     job = ClaimsJob(
         **shared.showing(plan, tables),
         tables=tables,
-        bold=tuple(sorted(paper_numbers.load_bold())) if plan.scale.shows.published else (),
+        errata=errata.text(plan.scale.shows.published),
         budgets=budgets(plan),
         claims=validation.load(Claims, plan.scale.claims_file),
         file=plan.scale.claims_file.name,
