@@ -32,7 +32,7 @@ from visible_text import offline, visible
 
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
-from flexround.jobs.claims import budgets
+from flexround.jobs.tables import budgets
 from flexround.results import cells, paper_numbers, typed_csv
 from flexround.results.cells import Scope
 from flexround.results.claims import errata, specs, verdicts

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from flexround.io.artifacts import write_text
-from flexround.jobs.claims import ClaimsJob
-from flexround.jobs.shared import RESULTS
+from flexround.jobs.tables import RESULTS, ClaimsJob
 from flexround.results import cells, sample_sizes, typed_csv
 from flexround.results.claims import errata, verdicts
 from flexround.results.claims.errata import Erratum
