@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from flexround.io import artifacts
-from flexround.jobs.tabulate import settings_of
+from flexround.jobs.tables import settings_of
 from flexround.metrics import of
 from flexround.results import cells, evaluated, paper_numbers, sample_sizes, table_csv
 from flexround.results.cells import Scope

@@ -2,11 +2,10 @@
 
 import contextlib
 import csv
-import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +32,8 @@ from visible_text import offline, visible
 
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
-from flexround.jobs.claims import budgets
-from flexround.results import cells, paper_numbers
+from flexround.jobs.tables import budgets
+from flexround.results import cells, paper_numbers, typed_csv
 from flexround.results.cells import Scope
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE
@@ -46,7 +45,8 @@ from flexround.settings.validation import validate
 PAIR = ("strong", "weak")
 N18 = "ResNet-18"
 SPEC = validation.load(specs.Claims, PARAMS / "claims.yaml")
-BOUNDS = specs.Claims(claims={}, examples={}, equal_points=0.5, equal_percent=1)
+MISTAKES = typed_csv.read(errata.text(True), errata.Erratum, "errata")
+BOUNDS = specs.Claims(claims={}, equal_points=0.5, equal_percent=1)
 
 
 def claim(pairs: object = (PAIR,), **changes: object) -> specs.Claim:
@@ -71,12 +71,6 @@ def paper_places() -> dict[str, verdicts.Place]:
     everything = Scope("paper", params.recipes.recipes, 1, Path("nowhere"))
     places = {table.place: verdicts.Place(cells.collect(table, everything), printed) for table in OF_RUNS.values()}
     return places | {"figure 7": verdicts.Place(*figure7(params))}
-
-
-@functools.cache
-def paper() -> errata.Paper:
-    found = [cell for name, place in paper_places().items() if name != "figure 7" for cell in place.cells]
-    return errata.printed(found, paper_numbers.load(), paper_numbers.load_bold())
 
 
 def reference(name: str) -> str:
@@ -181,7 +175,7 @@ OURS = ("margin", "noise", "stderr", "n_examples", "p_value", "p_adjusted", "ver
 
 
 def test_what_is_compared_and_what_the_paper_supports_itself_is_what_is_published() -> None:
-    usable = errata.without_copies(paper())
+    usable = errata.without_copies(paper_numbers.load(), MISTAKES)
     places = {name: place._replace(numbers=usable) for name, place in paper_places().items() if name != "figure 7"}
     places["figure 7"] = paper_places()["figure 7"]
     found = _lines(verdicts.compare(SPEC.claims, places), budgets(Plan(loaded("mini"))))
@@ -267,37 +261,15 @@ def test_figure_7_has_sizes_that_the_paper_lacks() -> None:
 # errata
 
 
-def test_errata_are_those_published_and_the_marks_of_the_tables_are_among_them() -> None:
-    found = errata.find(paper(), verdicts.compare(SPEC.claims, paper_places()), SPEC.examples)
-    assert errata.to_csv(found) == reference("errata.csv")
+def test_errata_are_those_published_of_printed_numbers_and_include_the_marks_of_the_tables() -> None:
+    assert errata.text(True) == reference("errata.csv")
+    printed = paper_numbers.load()
+    assert {erratum.key: erratum.value for erratum in MISTAKES}.items() <= printed.items()
     marked = [(table.number, note) for table in OF_RUNS.values() for note in table.errata]
     assert marked, "tables 20 and 21"
     for number, note in marked:
-        columns = {erratum.key.column for erratum in found if erratum.key[:2] == (number, note.row)}
+        columns = {erratum.key.column for erratum in MISTAKES if erratum.key[:2] == (number, note.row)}
         assert columns & {note.column} if note.column else columns, (number, note)
-
-
-def places(found: Iterable[errata.Erratum], kind: str) -> list[tuple[int, int, str, str]]:
-    return sorted((key.table, key.row, key.column, key.metric) for _, key, _, _ in (e for e in found if e.kind == kind))
-
-
-def test_planted_mistakes_are_found() -> None:
-    def planted(table: int, row: int, column: str, value: float) -> errata.Paper:
-        keys = [k for k in paper().numbers if (k.table, k.row, k.column) == (table, row, column)]
-        assert keys
-        return paper()._replace(numbers={**paper().numbers, **dict.fromkeys(keys, value)})
-
-    twice = errata.two_numbers(planted(11, 2, N18, 60.0))
-    assert places(twice, errata.TWO_NUMBERS) == [(11, 2, N18, "top1"), (11, 2, N18, "top5")]
-    lower = errata.bold_marks(planted(5, 3, "OPT-1.3B", 12.67), {})  # AdaRound: 12.66, a perplexity
-    assert [key for key in places(lower, errata.NOT_BEST) if key[0] == 5] == [(5, 3, "OPT-1.3B", "perplexity")]
-
-
-def test_equal_rows_of_the_same_runs_are_no_copies() -> None:
-    twice = [dataclasses.replace(c, key=c.key._replace(table=99)) for c in paper().cells if c.key.table == 5]
-    printed = paper().numbers | {c.key: paper().numbers[c.key._replace(table=5)] for c in twice}
-    more = paper()._replace(cells=[*paper().cells, *twice], numbers=printed)
-    assert places(errata.copied_rows(more), errata.COPY) == [(20, 8, "BoolQ", "acc")]
 
 
 # the stage

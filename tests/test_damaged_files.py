@@ -33,7 +33,7 @@ from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
 from flexround.jobs import resolve
 from flexround.jobs.runs import ReconstructJob
-from flexround.jobs.tabulate import TabulateJob
+from flexround.jobs.tables import TabulateJob
 from flexround.mini.tasks.digits import Digits, DigitsOptions
 from flexround.models import build
 from flexround.models.shards import Shards

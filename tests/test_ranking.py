@@ -12,8 +12,8 @@ import pytest
 from table_runs import OF_RUNS, Q_W8A8, TABLE, complete, fill, hits, loaded, scope, write, write_arrays
 from visible_text import visible
 
-from flexround.jobs import ranking as job
 from flexround.jobs import resolve
+from flexround.jobs import tables as job
 from flexround.results import cells, ranking, typed_csv
 from flexround.results.render import report_page
 from flexround.settings import user_rows

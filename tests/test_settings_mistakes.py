@@ -9,7 +9,7 @@ import yaml
 from table_runs import loaded
 
 from flexround.errors import SettingsError
-from flexround.jobs import runs, tabulate
+from flexround.jobs import runs, tables
 from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Rounding
 from flexround.quant.rtn import RTN
@@ -303,13 +303,13 @@ def run(*names):
         (
             TABLE3,
             into("columns", 0, metrics=["top11"]),
-            lambda plan: tabulate.resolve(plan, 3),
+            lambda plan: tables.tabulate(plan, 3),
             "table03.yaml: task imagenet gives no metric 'top11' .did you",
         ),
         (
             "tables/table07.yaml",
             into("columns", 0, metrics=["f1"]),
-            lambda plan: tabulate.resolve(plan, 7),
+            lambda plan: tables.tabulate(plan, 7),
             "table07.yaml: task commonsense gives no metric 'f1'",
         ),
     ],

@@ -8,7 +8,7 @@ from table_runs import OF_RUNS, SETTINGS, loaded, settings_csv
 
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
-from flexround.jobs.tabulate import settings_of
+from flexround.jobs.tables import settings_of
 from flexround.results import grid, paper_numbers
 from flexround.results.render import html, latex, terminal
 from flexround.settings.layout import Run

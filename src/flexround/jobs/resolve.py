@@ -1,7 +1,6 @@
 """Write the job and code files of a plan, and return what each rule reads, for the Snakefile. No torch here."""
 
 import contextlib
-import importlib
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
-from flexround.jobs import codefile, runs
+from flexround.jobs import codefile, runs, tables
 from flexround.jobs.codefile import DECISIVE
 from flexround.jobs.jobfile import Planned
 from flexround.machine.seeding import derive
@@ -35,8 +34,7 @@ class Resolved(NamedTuple):
 
 def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
     """Write the job file of a stage; ``arguments`` are those of the function that plans it, in ``flexround.jobs``."""
-    planner = getattr(runs, stage, None) or importlib.import_module(f"flexround.jobs.{stage}").resolve
-    planned: Planned = planner(plan, *arguments)
+    planned: Planned = getattr(runs if hasattr(runs, stage) else tables, stage)(plan, *arguments)
     reached = None if planned.code is None else Path(code(stage, *planned.code, files=planned.files))
     found = planned.job.model_copy(update={"code": reached})
     digest = f"{derive(found.model_dump_json(exclude=set(found.explained))):016x}"
@@ -88,7 +86,7 @@ def reset_times(*directories: str) -> None:
 
 def report() -> str:
     """Write the code file of the report and return its path."""
-    files = importlib.import_module("flexround.jobs.shared").templates()
+    files = tables.templates()
     return code("tabulate", "flexround.tools.report:run", files=files)
 
 

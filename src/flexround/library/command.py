@@ -384,6 +384,6 @@ def _values(given: list[str]) -> dict[str, Any]:
             raise SettingsError(f"--set {each}: write it as KEY=VALUE, such as iters=500")
         try:
             values[key] = parsed(text)
-        except (yaml.YAMLError, SettingsError, ValueError) as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise SettingsError(f"--set {each}: {error}") from error
     return values

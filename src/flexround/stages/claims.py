@@ -2,15 +2,14 @@
 
 import argparse
 import dataclasses
-import itertools
 import sys
 from collections.abc import Sequence
 
 from flexround.io.artifacts import write_text
-from flexround.jobs.claims import ClaimsJob
-from flexround.jobs.shared import RESULTS
+from flexround.jobs.tables import RESULTS, ClaimsJob
 from flexround.results import cells, sample_sizes, typed_csv
 from flexround.results.claims import errata, verdicts
+from flexround.results.claims.errata import Erratum
 from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
 from flexround.results.render import claims_page
 
@@ -20,8 +19,8 @@ def run(arguments: argparse.Namespace) -> None:
     job = ClaimsJob.read(arguments.job)
     nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
-    paper = errata.printed(itertools.chain(*tables.values()), dict(job.numbers), frozenset(job.bold))
-    usable = errata.without_copies(paper)
+    mistakes = typed_csv.read(job.errata, Erratum, str(errata.FILE))
+    usable = errata.without_copies(dict(job.numbers), mistakes)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
     figure = f"figure {job.sizes.spec.number}"
     of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS, made=figure not in job.left_out)
@@ -29,11 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     comparisons = verdicts.compare(job.claims.claims, places, job.file)
     text = verdicts.to_csv(comparisons, job.budgets, job.claims)
     judged = verdicts.by_claim(typed_csv.read(text, Judgement, "claims CSV"), job.claims.claims)
-    mistakes = errata.find(paper, comparisons, job.claims.examples)
-    errata_csv = errata.to_csv(mistakes)
     write_text(job.out, text)
-    write_text(job.out.with_name("errata.csv"), errata_csv)
-    write_text(job.out.with_suffix(".html"), claims_page.render(judged, mistakes, (text, errata_csv), job.scale))
+    write_text(job.out.with_name("errata.csv"), job.errata)
+    write_text(job.out.with_suffix(".html"), claims_page.render(judged, mistakes, (text, job.errata), job.scale))
     sys.stdout.write(_summary(judged))
 
 

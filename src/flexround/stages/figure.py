@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Collection
 
 from flexround.errors import InputError
-from flexround.jobs.figure import FigureJob, Shift
-from flexround.jobs.shared import RESULTS
+from flexround.jobs.tables import RESULTS, FigureJob, Shift
 from flexround.machine import provenance
 from flexround.reconstruct import codes, network
 from flexround.results import cells, sample_sizes

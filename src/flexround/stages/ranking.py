@@ -4,7 +4,7 @@ import argparse
 import itertools
 
 from flexround.io.artifacts import write_text
-from flexround.jobs.ranking import RankingJob
+from flexround.jobs.tables import RankingJob
 from flexround.results import cells, ranking
 
 

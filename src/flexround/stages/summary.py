@@ -3,7 +3,7 @@
 import argparse
 
 from flexround.io.artifacts import write_json
-from flexround.jobs.summary import SummaryJob
+from flexround.jobs.tables import SummaryJob
 from flexround.results.summary import summarise
 
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from flexround.io.artifacts import write_text
-from flexround.jobs.tabulate import TabulateJob
+from flexround.jobs.tables import TabulateJob
 from flexround.results import cells, grid, table_csv
 from flexround.results.render import html, latex, terminal
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from flexround.results.cells import Cell
 from flexround.settings.layout import PARAMS, Run
-from flexround.settings.schema import Count, Positive, Strict
+from flexround.settings.schema import Positive, Strict
 
 CLAIMS = PARAMS / "claims.yaml"
 
@@ -24,7 +24,6 @@ class Claim(Strict):
     metrics: tuple[str, ...] = Field((), description="only these, named as in published.csv; all if there are none")
     within: dict[str, Positive] = Field({}, description="metric -> `one` is worse by less than this")
     similar: dict[str, Positive] = Field({}, description="metric -> `one` differs by less than this")
-    strict: bool = Field(False, description="whether the paper says so of every cell")
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Claim":
@@ -67,7 +66,6 @@ class Claims(Strict):
     claims: dict[str, Claim]
     equal_points: Positive = Field(description="methods are equal if the interval of their margin is within +/- this")
     equal_percent: Positive = Field(description="the same of metrics compared by their ratio, in percent of the other")
-    examples: dict[str, dict[str, Count]] = Field(description="task -> metric -> test examples of the paper")
 
 
 def _place(cell: Cell) -> tuple[str, str, str]:

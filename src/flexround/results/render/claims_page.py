@@ -19,7 +19,7 @@ ERRATA = ("Kind", "Place", "Row", "Cell", "Printed", "What is wrong")
 
 
 def render(claims: Sequence[JudgedClaim], mistakes: Sequence[Erratum], csvs: Sequence[str], scale: ScaleFacts) -> str:
-    """Return the page; ``csvs`` are what ``verdicts.to_csv`` and ``errata.to_csv`` give of the same."""
+    """Return the page; ``csvs`` are the CSV files of both."""
     return jinja.HTML.get_template("claims.html").render(
         scale=scale,
         holds=HOLDS,

@@ -1,0 +1,289 @@
+"""The jobs that show results: what each may read, and a function of its stage's name to plan it."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from flexround.errors import SettingsError, look_up
+from flexround.jobs.jobfile import Job, Plan, Planned, network
+from flexround.results import paper_numbers, sample_sizes
+from flexround.results.cells import Scope
+from flexround.results.claims import errata
+from flexround.results.claims.specs import Claims, budget_key
+from flexround.results.paper_numbers import Key
+from flexround.results.sample_sizes import Sizes
+from flexround.settings import layout, validation
+from flexround.settings.checks import check_metrics
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, ScaleFacts, Strict, TaskSpec
+from flexround.settings.tables import ByBits, GridShifts, Panel, SampleSize, Setting, Table
+
+RESULTS = Path("results")
+TEMPLATES = Path("src/flexround/results/render/templates")  # code too, but not Python
+
+
+class ShowingJob(Job):
+    """What a job knows that compares the evaluated runs of tables with the published numbers."""
+
+    scale: ScaleFacts
+    seeds: dict[str, Count] = Field(description="of a complete quantized cell, by task")
+    selected: tuple[str, ...] | None = Field(None, description="checkpoints whose cells are made; none: all")
+    recipes: dict[str, Recipe] = Field(description="of the rows")
+    numbers: tuple[tuple[Key, float], ...] = Field(description="that the paper prints in these tables")
+
+    @property
+    def scope(self) -> Scope:
+        """The evaluated runs that the cells of the tables are collected from."""
+        return Scope(self.scale.name, self.recipes, self.seeds, RESULTS, self.selected)
+
+
+def showing(plan: Plan, tables: Sequence[Table]) -> dict[str, Any]:
+    """Return the fields of a :class:`ShowingJob` of tables."""
+    printed = paper_numbers.load() if plan.scale.shows.published else {}
+    wanted = {table.number for table in tables}
+    return {
+        "scale": plan.scale,
+        "seeds": {task: plan.seeds(task) for table in tables for task, _ in table.pairs()},
+        "selected": plan.selected,
+        "recipes": {row.recipe: plan.params.recipe(row.recipe) for table in tables for row in table.rows()},
+        "numbers": tuple((key, value) for key, value in printed.items() if key.table in wanted),
+    }
+
+
+def templates(page: str | None = None) -> tuple[str, ...]:
+    """Return the templates of an output, or all."""
+    shared = {"base.html", "grid.html", "marks.html", "style.css"}
+    every = sorted(path.name for path in (ROOT / TEMPLATES).iterdir())
+    names = [name for name in every if page in (None, name.partition(".")[0]) or name in shared]
+    return tuple(str(TEMPLATES / name) for name in names)
+
+
+def evaluated(runs: Iterable[Run]) -> list[str]:
+    """Return the evaluations that something is made of, each once."""
+    return list(dict.fromkeys(file for run in runs for file in layout.evaluated_files(run)))
+
+
+class TabulateJob(ShowingJob):
+    """Make one table."""
+
+    table: Table
+    settings: tuple[float, ...] = Field(description="cells of a table of settings")
+
+
+def tabulate(plan: Plan, number: int) -> Planned:
+    """Plan a table, of its runs or of settings; SettingsError if a task gives no metric of a cell."""
+    table = plan.params.tables[number]
+    if errors := check_metrics(plan.params, table, table.file):
+        raise SettingsError("\n".join(errors))
+    out = RESULTS / plan.scale.name / f"{table.name}.csv"
+    job = TabulateJob(table=table, settings=settings_of(plan, table), out=out, **showing(plan, [table]))
+    runs = [] if table.settings else plan.table_runs(number)
+    return Planned(job, evaluated(runs), files=templates("table"))
+
+
+def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:
+    """Return what the pipeline uses for each cell of a settings table, in the order of ``table.settings``.
+
+    Raises:
+        SettingsError: the scale lacks a task, checkpoint or setting, or those that share a cell differ.
+    """
+    return tuple(_agreed(table, setting, plan) for setting in table.settings)
+
+
+def _agreed(table: Table, setting: Setting, plan: Plan) -> float:
+    """Return the value that all tasks and checkpoints of a cell share."""
+    tasks = [setting.task] if setting.task else table.tasks
+    pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
+    values = {pair: _value(setting, *pair, plan) for pair in pairs}
+    first = pairs[0]
+    for pair, value in values.items():
+        if value != values[first]:
+            raise SettingsError(
+                f"table {table.number} prints one {setting.setting} for all: scale {plan.scale.name} has "
+                f"{values[first]} for {'/'.join(first)}, but {value} for {'/'.join(pair)}; make them equal"
+            )
+    return values[first]
+
+
+def _value(setting: Setting, task: str, checkpoint: str, plan: Plan) -> float:
+    scale, (kind, _, key) = plan.scale, setting.setting.partition(".")
+    options = look_up(f"scale {scale.name}: task", scale.tasks, task).options
+    plan.params.checkpoint(checkpoint)
+    known: Mapping[str, Any]
+    if kind == "task":
+        where, known = f"tasks.{task}.options", options
+    elif setting.recipe is None:
+        where, known = f"train: {task}/{checkpoint}", plan.params.train(task, checkpoint) or {}
+    else:
+        run = Run(scale.name, task, checkpoint, setting.recipe, 0)
+        where, known = f"hyper: {task}/{checkpoint}/{setting.recipe}", plan.hyper(run)[0].model_dump()
+    if not isinstance(known.get(key), int | float):
+        raise SettingsError(
+            f"scale {scale.name}: {where}: {key} = {known.get(key)!r}: write a number, the task's table shows it"
+        )
+    return known[key]
+
+
+class SummaryJob(Job):
+    """Sum up the tables."""
+
+    tables: tuple[Path, ...]
+
+
+def summary(plan: Plan) -> Planned:
+    """Plan the summary of all tables that the scale can make."""
+    out = f"results/{plan.scale.name}"
+    tables = [f"{out}/{plan.params.tables[number].name}.csv" for number in plan.complete_tables()]
+    return Planned(SummaryJob(tables=tables, out=f"{out}/metrics.json"), tables)
+
+
+class Shift(Strict):
+    """One weight whose grid shifts are drawn, and where its networks lie."""
+
+    panel: Panel
+    task: TaskSpec
+    checkpoint: Checkpoint
+    steps: tuple[str, ...] = Field(description="surgery before quantization")
+    weights: Path
+    quantized: Path
+
+
+class FigureJob(ShowingJob):
+    """Draw one figure."""
+
+    number: Count
+    title: str
+    large_weight: Positive | None = Field(description="that parts the histograms beside grid shifts, if it has any")
+    shifts: tuple[Shift, ...]
+    sizes: Sizes | None
+    by_bits: Table | None
+
+
+def figure(plan: Plan, number: int) -> Planned:
+    """Plan a figure of its networks or of its evaluations."""
+    spec = plan.params.figures[number]
+    shifts = [_shift(plan, panel) for panel in spec.panels] if isinstance(spec, GridShifts) else []
+    histograms = isinstance(spec, GridShifts) and spec.histograms
+    table = plan.params.tables[spec.table] if isinstance(spec, ByBits) else None
+    job = FigureJob(
+        **showing(plan, [table] if table else []),
+        number=number,
+        title=f"Figure {number}. {spec.title}",
+        large_weight=plan.scale.figures.large_weight if histograms else None,
+        shifts=shifts,
+        sizes=sample_sizes.of(plan) if isinstance(spec, SampleSize) else None,
+        by_bits=table,
+        out=RESULTS / plan.scale.name / f"figure{number}.pdf",
+    )
+    networks = [network for shift in shifts for network in (shift.weights, shift.quantized)]
+    models = [shift.checkpoint.model for shift in shifts]
+    code = {target for model in models for target in (model.factory, model.equalization) if target}
+    code |= {shift.task.module for shift in shifts}
+    return Planned(job, networks or evaluated(plan.figure_runs(number)), tuple(sorted(code)))
+
+
+def _shift(plan: Plan, panel: Panel) -> Shift:
+    run = Run(plan.scale.name, panel.task, panel.checkpoint, panel.recipe, 0)
+    known = network(plan, panel.task, panel.checkpoint)
+    return Shift(
+        panel=panel,
+        task=known["task"],
+        checkpoint=known["checkpoint"],
+        steps=plan.params.recipe(panel.recipe).preprocess,
+        weights=Path(layout.checkpoint_dir(run.scale, run.task, run.checkpoint)),
+        quantized=Path(layout.quantized_dir(run)),
+    )
+
+
+class ClaimsJob(ShowingJob):
+    """Judge the paper's claims."""
+
+    explained = frozenset({"file"})
+    tables: tuple[Table, ...]
+    errata: str = Field(description="of the published numbers, as CSV")
+    budgets: dict[str, int]
+    claims: Claims
+    file: str = Field(description="of the claims")
+    sizes: Sizes
+    left_out: tuple[str, ...] = Field(description="places whose cells are not made")
+
+
+def claims(plan: Plan) -> Planned:
+    """Plan the judgement of all claims by all complete tables and figure 7."""
+    tables = tuple(table for table in plan.params.tables.values() if table.groups)
+    figure, complete = plan.params.figures.sample_size.number, plan.complete_tables()
+    left_out = [table.place for table in tables if table.number not in complete]
+    left_out += [f"figure {figure}"] if figure not in plan.complete_figures() else []
+    job = ClaimsJob(
+        **showing(plan, tables),
+        tables=tables,
+        errata=errata.text(plan.scale.shows.published),
+        budgets=budgets(plan),
+        claims=validation.load(Claims, plan.scale.claims_file),
+        file=plan.scale.claims_file.name,
+        sizes=sample_sizes.of(plan),
+        left_out=tuple(left_out),
+        out=RESULTS / plan.scale.name / "claims.csv",
+    )
+    runs = [run for number in complete for run in plan.table_runs(number)]
+    runs += plan.figure_runs(figure) if figure in plan.complete_figures() else []
+    return Planned(job, evaluated(runs), files=templates("claims"))
+
+
+def budgets(plan: Plan) -> dict[str, int]:
+    """Return a block's iterations in each run that claims may compare; what is chosen has its candidates' sum."""
+    runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
+    runs += [run for number in plan.complete_figures() for run in plan.figure_runs(number)]
+    quantized = (run for run in runs if plan.params.recipe(run.recipe).quantized)
+    return {budget_key(run): _iterations(plan, run) for run in quantized}
+
+
+def _iterations(plan: Plan, run: Run) -> int:
+    """Return the iterations of a block for the weights, of all recipes that a run is the best of."""
+    tried = plan.params.recipe(run.recipe).select or (run.recipe,)
+    return sum(plan.hyper(dataclasses.replace(run, recipe=recipe))[0].iters for recipe in tried)
+
+
+class RankingJob(ShowingJob):
+    """Rank the roundings."""
+
+    tables: tuple[Table, ...]
+    entrants: dict[str, tuple[str, str, str]] = Field(description="what runs take part as, see results.ranking.Entrant")
+
+
+def ranking(plan: Plan) -> Planned:
+    """Plan the ranking by all complete tables of the scale."""
+    numbers = [number for number in plan.complete_tables() if plan.params.tables[number].groups]
+    tables = tuple(plan.params.tables[number] for number in numbers)
+    runs = [run for number in numbers for run in plan.table_runs(number)]
+    facts = showing(plan, tables) | {"tables": tables, "entrants": entrants(plan, runs)}
+    return Planned(RankingJob(**facts, out=RESULTS / plan.scale.name / "ranking.csv"), evaluated(runs))
+
+
+def entrants(plan: Plan, runs: list[Run]) -> dict[str, tuple[str, str, str]]:
+    """Return what each quantized run takes part as, by ``budget_key``; the best of several recipes takes no part.
+
+    Of two recipes of one method in a cell, the later one in ``params/recipes.yaml``, which a user's own follow, is a
+    method with its recipe's name.
+    """
+    found: dict[str, tuple[str, str, str]] = {}
+    order = list(plan.params.recipes.recipes)
+    for run in sorted(runs, key=lambda run: order.index(run.recipe)):
+        recipe = plan.params.recipe(run.recipe)
+        if recipe.rounding is None or budget_key(run) in found:
+            continue
+        bits = f"W{recipe.w_bits}" + (f"A{recipe.a_bits}" if recipe.a_bits else "")
+        setting = f"{recipe.setting} {bits}"
+        hyper = plan.hyper(run)[0]
+        equal = hyper.grid(recipe) | {"samples": hyper.samples, "preprocess": recipe.preprocess}
+        place = f"{run.task}/{run.checkpoint}, {setting}, {json.dumps(equal)}"
+        name = plan.params.recipes.roundings.get(recipe.rounding, recipe.rounding).rpartition(":")[2]
+        method = ", ".join([name, *(f"{key}={value}" for key, value in recipe.options.items())])
+        if (method, setting, place) in found.values():
+            method = run.recipe.replace(f"-{bits.lower()}", "")
+        found[budget_key(run)] = method, setting, place
+    return found
