@@ -10,7 +10,7 @@ from stage_calls import Work
 
 from flexround.errors import InputError
 from flexround.models import cifar_resnet, efficientnet_lite, mobilenetv2, onnx_zoo, tokenizer_files
-from flexround.results.render import curves, document, report_page
+from flexround.results.render import budgets, curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -106,6 +106,18 @@ def test_tables_claims_report_and_figures_are_its_own(work):
         work.do("figure", 8, out="results/real-tiny/figure8.pdf")
 
 
+def test_a_figure_of_budgets_has_a_point_for_each_run(work):
+    figure = work.plan.params.figures[9]
+    panel = figure.panels[0].model_copy(update={"recipes": {"FlexRound": "b-flexround-w4"}})
+    work.evaluated("imagenet", "mobilenetv2", "b-flexround-w4-i50")
+    shown = figure.model_copy(update={"panels": (panel,), "iterations": (50,)})
+    (point,) = points = budgets.collect(shown, "real-tiny", work.root / "results")
+    assert (point.method, point.iterations, point.metric) == ("FlexRound", 50, "top1")
+    assert 0 < point.error < 1 < point.seconds
+    axes = budgets.draw(points, "Budgets", "real-tiny").axes
+    assert [each.get_xlabel() for each in axes] == ["iterations for a block"] * 2 + ["CPU seconds"] * 2
+
+
 def by_bits(values):
     """Return the axes of a figure of bits, given (method, bits, values of seeds)."""
     points = [curves.of_seeds("net", *point) for point in values]
@@ -134,7 +146,7 @@ def test_each_scale_has_its_tables_and_the_sources_of_real_are_pinned():
     real, mini = Plan(load_params("real")), Plan(load_params("mini"))
     names = [real.params.tables[number].name for number in real.complete_tables()]
     assert names == [f"real{number}" for number in range(1, 10)]
-    assert real.complete_figures() == [3, 4, 6, 7, 8]
+    assert real.complete_figures() == [3, 4, 6, 7, 8, 9]
     assert len(mini.complete_tables()) == 24
     assert mini.complete_figures() == [3, 4, 5, 6, 7]
     scale, sources = real.params.scale, real.params.sources

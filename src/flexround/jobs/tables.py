@@ -20,7 +20,7 @@ from flexround.settings import layout, validation
 from flexround.settings.checks import check_metrics
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, ScaleFacts, Strict, TaskSpec
-from flexround.settings.tables import ByBits, GridShifts, Panel, SampleSize, Setting, Table
+from flexround.settings.tables import Budgets, ByBits, GridShifts, Panel, SampleSize, Setting, Table
 
 RESULTS = Path("results")
 TEMPLATES = Path("src/flexround/results/render/templates")  # code too, but not Python
@@ -161,6 +161,7 @@ class FigureJob(ShowingJob):
     shifts: tuple[Shift, ...]
     sizes: Sizes | None
     by_bits: Table | None
+    budgets: Budgets | None
 
 
 def figure(plan: Plan, number: int) -> Planned:
@@ -169,6 +170,7 @@ def figure(plan: Plan, number: int) -> Planned:
     shifts = [_shift(plan, panel) for panel in spec.panels] if isinstance(spec, GridShifts) else []
     histograms = isinstance(spec, GridShifts) and spec.histograms
     table = plan.params.tables[spec.table] if isinstance(spec, ByBits) else None
+    budgets = spec if isinstance(spec, Budgets) else None
     job = FigureJob(
         **showing(plan, [table] if table else []),
         number=number,
@@ -177,13 +179,16 @@ def figure(plan: Plan, number: int) -> Planned:
         shifts=shifts,
         sizes=sample_sizes.of(plan) if isinstance(spec, SampleSize) else None,
         by_bits=table,
+        budgets=budgets,
         out=RESULTS / plan.scale.name / f"figure{number}.pdf",
     )
     networks = [network for shift in shifts for network in (shift.weights, shift.quantized)]
+    reads: list[str | Path] = [*(networks or evaluated(plan.figure_runs(number)))]
+    reads += [layout.quantized_dir(run) for run in plan.figure_runs(number)] if budgets else []
     models = [shift.checkpoint.model for shift in shifts]
     code = {target for model in models for target in (model.factory, model.equalization) if target}
     code |= {shift.task.module for shift in shifts}
-    return Planned(job, networks or evaluated(plan.figure_runs(number)), tuple(sorted(code)))
+    return Planned(job, reads, tuple(sorted(code)))
 
 
 def _shift(plan: Plan, panel: Panel) -> Shift:

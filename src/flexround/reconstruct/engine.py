@@ -188,14 +188,14 @@ def _timed(
     job = phase.job
     if job.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(job.device)
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     phase.full_precision(index, carry)
     codes.apply(earlier(state, index), job.model, [job.blocks[index]], job.device)
     seed = derive(*job.seed_parts, f"global {phase.name}", job.blocks[index].name)
     with seeded(seed, job.device):  # a rounding of the user's may draw from the global generators
         learned, carry, record = phase.learn(index, carry)
     wait(job.device)
-    record["seconds"] = time.perf_counter() - start
+    record["seconds"], record["cpu_seconds"] = time.perf_counter() - start, time.process_time() - cpu
     record["peak_mb"] = peak_mb(job.device)
     record["caches"] = str(phase.store)
     numbers = " ".join(f"{key}={value:.4g}" for key, value in record.items() if isinstance(value, float))

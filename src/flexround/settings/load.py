@@ -11,9 +11,9 @@ from flexround.errors import SettingsError, suggest
 from flexround.settings import checks
 from flexround.settings.layout import MODULES, PARAMS, REFERENCE, SOURCES
 from flexround.settings.params import Params
-from flexround.settings.schema import Defaults, Recipes, Scale, Shows
+from flexround.settings.schema import Defaults, Recipe, Recipes, Scale, Shows
 from flexround.settings.sources import Sources, placed
-from flexround.settings.tables import ByBits, FigureSpecs, Table
+from flexround.settings.tables import Budgets, ByBits, FigureSpecs, Table
 from flexround.settings.validation import S, given, noted, read_yaml
 
 OWN_SERIES = (
@@ -147,6 +147,7 @@ def load_params(scale: str, every_run: bool = True) -> Params:
             errors.append(f"{path}: sources.{name}: {source.placed} is missing")
     if errors or not (found and recipes and defaults and figures and pinned):
         raise SettingsError(_from_own_file(path, "\n".join(errors)))
+    recipes.recipes.update(_of_budgets(recipes.recipes, figures))
     params = Params(found, recipes, defaults, pinned.root | own, {t.number: t for t in tables if t}, figures)
     _check_shown(params)
     if every_run:
@@ -155,6 +156,17 @@ def load_params(scale: str, every_run: bool = True) -> Params:
         except SettingsError as error:
             raise SettingsError(_from_own_file(path, str(error))) from error
     return params
+
+
+def _of_budgets(recipes: dict[str, Recipe], figures: FigureSpecs) -> dict[str, Recipe]:
+    """Return a recipe for each method and number of iterations of the figures of budgets."""
+    budgets = [figure for figure in figures.figures if isinstance(figure, Budgets)]
+    return {
+        figure.recipe(name, count): recipes[name].model_copy(update={"hyper": recipes[name].hyper | {"iters": count}})
+        for figure in budgets
+        for name in {name for panel in figure.panels for name in panel.recipes.values()} & recipes.keys()
+        for count in figure.iterations
+    }
 
 
 def _from_own_file(path: Path, text: str) -> str:

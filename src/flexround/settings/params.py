@@ -22,7 +22,7 @@ from flexround.settings.schema import (
     Stage,
 )
 from flexround.settings.sources import Source
-from flexround.settings.tables import ByBits, Figure, FigureSpecs, GridShifts, Table
+from flexround.settings.tables import Budgets, ByBits, Figure, FigureSpecs, GridShifts, Table
 from flexround.settings.validation import given, validate
 
 R = TypeVar("R", bound=Any)  # any rule of schema.py that has `when`
@@ -115,6 +115,8 @@ class Params(NamedTuple):
             return [(panel.task, panel.checkpoint, panel.recipe) for panel in figure.panels]
         if isinstance(figure, ByBits):
             return self.tables[figure.table].runs()
+        if isinstance(figure, Budgets):
+            return figure.runs()
         sizes = self.scale.figures.sample_sizes
         names = [figure.recipe(method, size) for method in figure.recipes for size in sizes]
         return [(figure.task, figure.checkpoint, name) for name in names]

@@ -9,7 +9,7 @@ from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import TRIALS, Hyper, Resources, Stage
-from flexround.settings.tables import ByBits, GridShifts
+from flexround.settings.tables import ByBits, SampleSize
 
 CONFIG_KEYS = ("scale", "seeds", "own", "checkpoints", "jobs_per_gpu")
 
@@ -132,7 +132,7 @@ class Plan:
         runs = self.params.figure(figure)
         if lacking := [checkpoint for _, checkpoint, _ in runs if not self._chosen(checkpoint)]:
             raise SettingsError(f"figure {number} shows {lacking[0]}; add it to --config checkpoints=")
-        seeds = 1 if isinstance(figure, GridShifts) else self.size_seeds
+        seeds = self.size_seeds if isinstance(figure, SampleSize) else 1
         return [run for of in runs for run in self.trials(*of, seeds)]
 
     @functools.cache  # noqa: B019 - a Plan lives as long as the process

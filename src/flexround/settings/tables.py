@@ -251,7 +251,39 @@ class ByBits(_Figure):
     table: Count
 
 
-Figure = GridShifts | SampleSize | ByBits
+class BudgetPanel(Strict):
+    """A network whose methods are compared at several budgets."""
+
+    title: str
+    task: str
+    checkpoint: str
+    metric: str
+    recipes: dict[str, str] = Field(min_length=1, description="method -> recipe")
+
+
+class Budgets(_Figure):
+    """Metric and reconstruction error of methods against iterations and against CPU seconds."""
+
+    kind: Literal["budgets"]
+    panels: tuple[BudgetPanel, ...] = Field(min_length=1)
+    iterations: tuple[Count, ...] = Field(min_length=1)
+
+    @staticmethod
+    def recipe(name: str, iterations: int) -> str:
+        """Return the name of a recipe with another number of iterations."""
+        return f"{name}-i{iterations}"
+
+    def runs(self) -> list[tuple[str, str, str]]:
+        """Return the (task, checkpoint, recipe) of each point."""
+        return [
+            (panel.task, panel.checkpoint, self.recipe(recipe, count))
+            for panel in self.panels
+            for recipe in panel.recipes.values()
+            for count in self.iterations
+        ]
+
+
+Figure = GridShifts | SampleSize | ByBits | Budgets
 
 
 class FigureSpecs(Strict):

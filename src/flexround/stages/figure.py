@@ -3,12 +3,15 @@
 import argparse
 from collections.abc import Collection
 
+import pandas
+
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.jobs.tables import RESULTS, FigureJob, Shift
 from flexround.machine import provenance
 from flexround.reconstruct import codes, network
 from flexround.results import cells, sample_sizes
-from flexround.results.render import curves, figure_style, shifts
+from flexround.results.render import budgets, curves, figure_style, shifts
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.sample_sizes import Sizes
 from flexround.settings.tables import Table
@@ -19,7 +22,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = FigureJob.read(arguments.job)
     title, scale = job.title, job.scale.name
-    if job.by_bits is not None:
+    if job.budgets is not None:
+        points = budgets.collect(job.budgets, scale, RESULTS)
+        table = pandas.DataFrame(points).to_csv(index=False, float_format="%.4f")
+        artifacts.write_text(job.out.with_suffix(".csv"), table)
+        drawn = budgets.draw(points, title, scale)
+    elif job.by_bits is not None:
         drawn = curves.draw(_by_bits(job, job.by_bits), Axis("bits of the weights"), title, scale)
     elif job.sizes is not None:
         axis = Axis("calibration samples", "top-1 accuracy (%)", sizes=True)

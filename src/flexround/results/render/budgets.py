@@ -1,0 +1,82 @@
+"""Metric and error of methods against the budget: iterations of a block, and CPU seconds of all blocks."""
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flexround.io.artifacts import read_formatted
+from flexround.results.evaluated import read_run
+from flexround.results.render.figure_style import METHOD_COLOURS, METHOD_MARKERS, new_figure, style
+from flexround.settings import layout
+from flexround.settings.layout import Run
+from flexround.settings.tables import Budgets
+
+
+class Point(NamedTuple):
+    """A run of the figure, a row of its CSV file."""
+
+    panel: str
+    method: str
+    iterations: int
+    metric: str
+    value: float
+    error: float  # mean over blocks of the hard error / round-to-nearest's
+    seconds: float  # CPU seconds of all blocks
+
+
+X = {"iterations": "iterations for a block", "seconds": "CPU seconds"}
+Y = {"value": "", "error": "error / RTN's"}
+
+
+def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
+    """Return the points of a figure, panel by panel, from evaluated runs and the records of their reconstructions.
+
+    Raises:
+        InputError: an evaluated run or a record that can't be used.
+    """
+    points = []
+    for panel in figure.panels:
+        for (method, recipe), count in itertools.product(panel.recipes.items(), figure.iterations):
+            run = Run(scale, panel.task, panel.checkpoint, figure.recipe(recipe, count), 0)
+            trial = read_run(run, root, [panel.metric])[panel.metric]
+            network = root / Path(layout.quantized_dir(run)).relative_to("results")
+            blocks = read_formatted(network / "record.json")["blocks"]
+            error = statistics.mean(block["error_hard"] / block["error_rtn"] for block in blocks)
+            seconds = sum(block["cpu_seconds"] for block in blocks)
+            points.append(Point(panel.title, method, count, panel.metric, trial.value, error, seconds))
+    return points
+
+
+def draw(points: Sequence[Point], title: str, scale: str) -> Figure:
+    """Draw a row for each panel: metric and error against iterations, then both against seconds."""
+    panels = list(dict.fromkeys(point.panel for point in points))
+    with style():
+        figure = new_figure(9.6, 2.1 * len(panels) + 0.4, title, scale)
+        grid = figure.subplots(len(panels), len(X) * len(Y), squeeze=False)
+        for row, panel in zip(grid, panels, strict=True):
+            of_panel = [point for point in points if point.panel == panel]
+            for axes, (x, y) in zip(row, itertools.product(X, Y), strict=True):
+                _lines(axes, of_panel, x, y)
+            row[0].set_title(panel, loc="left")
+        handles, labels = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def _lines(axes: Axes, points: Sequence[Point], x: str, y: str) -> None:
+    """Draw a line for each method, with logarithmic budgets."""
+    for index, method in enumerate(dict.fromkeys(point.method for point in points)):
+        own = sorted((point for point in points if point.method == method), key=lambda point: getattr(point, x))
+        look = {"color": METHOD_COLOURS[index], "marker": METHOD_MARKERS[index], "markersize": 3, "linewidth": 1.2}
+        axes.plot([getattr(point, x) for point in own], [getattr(point, y) for point in own], label=method, **look)
+    axes.set_xscale("log", base=2 if x == "iterations" else 10)
+    if x == "iterations":
+        ticks = sorted({point.iterations for point in points})
+        axes.set_xticks(ticks, list(map(str, ticks)), minor=False)
+    axes.set(xlabel=X[x], ylabel=Y[y] or points[0].metric)
+    axes.grid(axis="y")
