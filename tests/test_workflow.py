@@ -13,9 +13,9 @@ import time
 import numpy as np
 import pytest
 import yaml
+from project_copy import copy
 from published import Clone
 
-from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 from flexround.settings.plan import CONFIG_KEYS
 
