@@ -273,8 +273,6 @@ def test_a_block_is_counted(paper):
     task, checkpoint = protocol.named(paper.scale, "glue-mrpc"), paper.params.checkpoint("bert-base")
     counted = workload.network(checkpoint, task)
     first = counted.blocks[0]
-    block = build.cut(checkpoint, build.architecture(checkpoint, task.head))[0]
-    assert first.parameters == sum(value.numel() for value in block.module.parameters())
     assert (first.layers, first.weights) == (6, 12 * 768**2)
     assert first.flop == 2 * 128 * first.weights + 4 * 128**2 * 768, "linears, and the two products of attention"
     assert len(counted.blocks) == 12
