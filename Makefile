@@ -101,11 +101,11 @@ pretrain: $(INSTALLED) ## make mini's pretrained networks (params/networks) and 
 	snakemake --cores all pretrain --config scale=worlds/pretraining.yaml $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS)))
 	python worlds/networks.py $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
-rehearse: SCALE = paper
-rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/run-at-scale.md)
-	$(if $(CONFIG),$(error make rehearse takes no CONFIG: it can't rehearse rows of your own; leave it out))
-	python -m flexround.tools.rehearse --scale $(call quoted,$(SCALE)) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
-		$(if $(CORES),--cores $(CORES)) $(if $(GPU),--gpu $(GPU)) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
+rehearse: $(INSTALLED) ## run all jobs of the paper's scale, or TABLE=7, on small files of this project (docs/run-at-scale.md)
+	snakemake --cores $(or $(CORES),all) \
+		$(if $(TABLE),results/rehearsal/table$(TABLE).csv,results/rehearsal/metrics.json results/rehearsal/report.html) \
+		$(if $(GPU),--resources gpu=$(GPU) --set-resources $(foreach rule,finetune gate reconstruct select evaluate,$(rule):gpu=1)) \
+		--config scale=rehearsal $(if $(SEEDS),seeds=$(call quoted,$(SEEDS))) $(CONFIG)
 
 # DVC remembers which files it has looked at. A killed run leaves half a list, and the next one then skips the rest and
 # reports success: so each pull and push starts with an empty list, in a directory of its own.
@@ -153,7 +153,8 @@ report: $(INSTALLED) ## one HTML page of every table and figure that is there, r
 	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/report.html
 
 paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
-	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/paper.pdf
+	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/paper.tex
+	cd results && for run in 1 2; do SOURCE_DATE_EPOCH=0 FORCE_SOURCE_DATE=1 pdflatex -halt-on-error -interaction=nonstopmode paper.tex > paper.out || { tail paper.out; exit 1; }; done
 
 status: $(INSTALLED) ## the status of all tables in docs/results.md, and its figure, from results/reference
 	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
@@ -163,4 +164,4 @@ evidence: $(INSTALLED) ## the first table of docs/results.md from results/refere
 
 clean: ## remove everything computed here, downloads included; .venv stays
 	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +
-	rm -rf logs .jobs .code .state .snakemake rehearsal
+	rm -rf logs .jobs .code .state .snakemake

@@ -1,7 +1,7 @@
 """Run targets under a private Slurm with faults, and compare all files with those of a run without.
 
     make rehearse-slurm                                  # a small table
-    make rehearse-slurm PROJECT=rehearsal SLURM_SCALE=rehearsal TARGETS=results/table7.csv
+    make rehearse-slurm SLURM_SCALE=rehearsal TARGETS=results/table7.csv CONFIG=seeds=1
     python bench/rehearse_slurm.py --by-hand             # start the cluster, to try things on it
 
 Two faults are made while a reconstruction is at work: a node is killed as by a power cut, and Slurm queues its job
@@ -31,9 +31,9 @@ from pathlib import Path
 
 import psutil
 import yaml
+from project_copy import copy
 from result_hashes import differences, hashes
 
-from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT, SOURCES
 
 NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "sbatch", "squeue", "scontrol", "sinfo", "srun")

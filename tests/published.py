@@ -14,9 +14,9 @@ import numpy as np
 import table_runs
 import yaml
 from dvc.repo import Repo
+from project_copy import copy
 
 from flexround.io.artifacts import read_json, write_json, write_manifest
-from flexround.rehearsal.project import copy
 from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.render import html, latex

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from project_copy import copy
 
 import flexround
 from flexround import clone
-from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 
 

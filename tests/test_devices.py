@@ -123,7 +123,7 @@ def test_a_device_has_the_same_name_in_all_processes(gpus, monkeypatch, visible,
         assert device.index == gpus[0] == 0
 
 
-def test_waiting_is_said_once_and_for_whom(tmp_path, monkeypatch, caplog):
+def test_waiting_is_said_once(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     with lease_one(["GPU-5e1f"], tmp_path):
         polls = {1: True, 2: True, 3: True}
@@ -131,7 +131,7 @@ def test_waiting_is_said_once_and_for_whom(tmp_path, monkeypatch, caplog):
         with pytest.raises(KeyError), lease_one(["GPU-5e1f"], tmp_path):
             pytest.fail("it is taken")
     assert len(caplog.messages) == 1
-    assert f"GPU-5e1f.0 (held by process {os.getpid()} of " in caplog.messages[0]
+    assert "GPU-5e1f.0" in caplog.messages[0]
 
 
 def test_a_job_that_asked_for_a_gpu_without_one_is_refused(tmp_path, gpus, monkeypatch):

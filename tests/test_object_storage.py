@@ -5,10 +5,10 @@ import shutil
 import sys
 
 import pytest
+from project_copy import copy
 from published import Clone
 from result_hashes import hashes
 
-from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 
 NEEDED = ("moto", "flask", "boto3", "dvc_s3", "snakemake_storage_plugin_s3")

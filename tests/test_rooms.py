@@ -24,13 +24,12 @@ PARTS = {
     "tasks": {"tasks", "models"},
     "mini": {"mini", "tasks", "models"},
     "results": {"results"},
-    "rehearsal": {"rehearsal", "mini", "tasks", "models"},
     "regress": {"regress", "results"},
     "library": {"library", "tasks", "reconstruct", "models", "quant"},
     "__main__": {"tools"},
     "jobs": {"jobs", "results"},  # they name their stage, and import it when they run
     "stages": {"stages", "jobs", *LIBRARY},
-    "tools": {"tools", "regress", "rehearsal", *LIBRARY},
+    "tools": {"tools", "regress", *LIBRARY},
 }
 
 

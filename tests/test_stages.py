@@ -89,7 +89,7 @@ JOB = re.compile(r"python -m flexround\.jobs (\w+) {params\.job} ")
 RULE = re.compile(r"^rule (\w+):\n((?:    .*\n|\n)+)", re.MULTILINE)
 SECTION = re.compile(r"^    (\w+):(.*\n(?:        .*\n)*)", re.MULTILINE)
 RULES = {name: body for path in RULE_FILES for name, body in RULE.findall(path.read_text())}
-TARGETS = {"pretrain", "regress", "spread"}  # rules that only name files
+TARGETS = {"pretrain", "regress"}  # rules that only name files
 
 
 def section(rule, name):

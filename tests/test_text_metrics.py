@@ -7,7 +7,7 @@ import pytest
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
-from flexround.tasks.squad import metric as squad_metric
+from flexround.tasks.squad.task import scores_of
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text.metrics import METRICS, averaged, replicates, scored
 
@@ -93,7 +93,7 @@ def test_limits():
     ],
 )
 def test_squad_by_hand(prediction, answers, em, f1):
-    found = squad_metric.scores(["", prediction], [["x"], answers])
+    found = scores_of(["", prediction], [["x"], answers])
     assert (found["em"].dtype, found["f1"].dtype) == (np.uint8, np.float32)
     assert found["em"].tolist() == [0, em]
     assert found["f1"].tolist() == pytest.approx([0, f1])
@@ -115,6 +115,6 @@ def test_squad_equals_torchmetrics():
             [{"id": case, "prediction_text": prediction}],
             [{"id": case, "answers": {"text": answers, "answer_start": [0] * len(answers)}}],
         )
-        found = squad_metric.scores([prediction], [answers])
+        found = scores_of([prediction], [answers])
         assert 100 * found["em"][0] == expected["exact_match"].item(), (prediction, answers)
         assert 100 * found["f1"][0] == pytest.approx(expected["f1"].item()), (prediction, answers)

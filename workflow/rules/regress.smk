@@ -1,11 +1,6 @@
-"""What `make regress` compares with the reference, and the seeds that the reference's tolerances are made from."""
+"""What `make regress` compares with the reference."""
 
 
 rule regress:
     input:
         get_regress_runs,
-
-
-rule spread:
-    input:
-        get_spread_runs,

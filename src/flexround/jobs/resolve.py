@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 import traceback
 from collections import Counter
 from importlib import metadata
@@ -73,15 +72,6 @@ def _updated(path: Path, text: str) -> str:
     if not path.exists() or path.read_text() != text:
         artifacts.write_text(path, text)
     return str(path)
-
-
-def reset_times(*directories: str) -> None:
-    """Set times in the future, of a clock that was ahead, to now: no output could be newer than such an input."""
-    now = time.time()
-    for path in (path for directory in directories for path in Path(directory).rglob("*")):
-        with contextlib.suppress(OSError):  # it has gone meanwhile, or is another user's
-            if path.stat().st_mtime > now:
-                os.utime(path, (now, now))
 
 
 def report() -> str:

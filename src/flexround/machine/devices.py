@@ -1,11 +1,8 @@
 """Which device a job uses: a free GPU or a share of it under a file lock, or the CPU."""
 
 import contextlib
-import getpass
 import logging
 import os
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -78,37 +75,22 @@ def lease_one(names: Sequence[str], directory: Path, jobs: int = 1) -> Iterator[
     # The first share of every device, then the second: jobs spread over the devices.
     shares = [directory / f"flexround-{name.replace('/', '-')}.{share}.lock" for share in range(jobs) for name in names]
     index, held = _first_free(shares)
-    with held:
+    try:
         yield index % len(names)
+    finally:
+        held.release()
 
 
 def _first_free(paths: Sequence[Path]) -> tuple[int, filelock.BaseFileLock]:
-    """Take the first lock that is free, and return its index; wait for it, and log who holds them."""
+    """Take the first lock that is free and return its index; wait until there is one."""
     told = False
     while True:
         for index, path in enumerate(paths):
+            held = filelock.FileLock(path, mode=0o666)  # other users lock it, too
             with contextlib.suppress(filelock.Timeout):
-                held = filelock.FileLock(path, mode=0o666)  # other users lock it, too
                 held.acquire(timeout=0)
-                _sign(path)
                 return index, held
         if not told:
-            log.info("waiting for one of: %s", "; ".join(f"{path.stem} ({_holder(path)})" for path in paths))
+            log.info("waiting for one of: %s", ", ".join(map(str, paths)))
             told = True
         time.sleep(POLL_SECONDS)
-
-
-def _sign(path: Path) -> None:
-    """Write beside a lock who holds it, for those who wait; it is no more than a hint."""
-    with contextlib.suppress(OSError, KeyError):
-        note = path.with_suffix(".holder")
-        note.write_text(f"process {os.getpid()} of {getpass.getuser()}: {shlex.join(sys.argv)[:500]}")
-        note.chmod(0o666)
-
-
-def _holder(path: Path) -> str:
-    """Return who holds a lock, as far as it is known."""
-    try:
-        return f"held by {path.with_suffix('.holder').read_text()}"
-    except OSError:
-        return "holder unknown"

@@ -60,8 +60,7 @@ class BlockCost(NamedTuple):
     """A block of a network, and what one sample does in it."""
 
     flop: int  # of a forward pass, 2 per multiply-add
-    parameters: int  # elements of all its weights
-    weights: int  # elements of those that are quantized
+    weights: int  # elements of the quantized weights
     layers: int  # how many those are
     row: int  # elements of the output, or of the input if that is larger
 

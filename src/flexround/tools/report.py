@@ -1,4 +1,4 @@
-"""Gather all tables and figures that are there into one HTML page, with where every number comes from, or one PDF."""
+"""Gather all tables and figures that are there into one HTML page, with where every number comes from, or in LaTeX."""
 
 import argparse
 import logging
@@ -19,9 +19,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = cli.parser(__doc__)
     arguments.add_argument("--root", type=Path, default=Path(), help="directory with results and logs")
     arguments.add_argument("--own", metavar="FILE", help="your recipes and rows, as in --config own=FILE")
-    arguments.add_argument(
-        "--out", type=Path, required=True, help="the page.html, or the paper.pdf with its source as .tex beside it"
-    )
+    arguments.add_argument("--out", type=Path, required=True, help="the page.html, or the document.tex")
     return arguments
 
 
@@ -30,11 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     root, out = arguments.root, arguments.out
     plan = Plan(user_rows.configured(arguments.scale, arguments.own))
     user_rows.claim(plan.scale.name, arguments.scale, root)
-    if out.suffix == ".pdf":
-        source = out.with_suffix(".tex")
+    if out.suffix == ".tex":
         figures = os.path.relpath(root / "results" / plan.scale.name, out.parent)
-        write_text(source, document.source(root, plan, figures))
-        document.compile_pdf(source)
+        write_text(out, document.source(root, plan, figures))
     else:
         write_text(out, report_page.render(root, plan, arguments.own))
     log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)

@@ -53,7 +53,6 @@ def _count(block: blocks.Block, x: Tensor) -> tuple[BlockCost, Tensor]:
     """Run a block on one sample; return what was counted, and its output."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         out = block(x, None)
-    weights = {value.untyped_storage()._cdata: value.numel() for value in block.module.parameters()}
     layers = [layer.weight.numel() for layer in attach.weight_layers(block)]  # type: ignore[operator]
-    sizes = sum(weights.values()), sum(layers), len(layers), max(x.numel(), out.numel())
+    sizes = sum(layers), len(layers), max(x.numel(), out.numel())
     return BlockCost(counter.get_total_flops(), *sizes), out

@@ -1,11 +1,7 @@
-"""All tables and figures as one LaTeX document in the paper's order, and its PDF."""
+"""All tables and figures as one LaTeX document in the paper's order."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexround.errors import InputError
-from flexround.io.artifacts import read_json, read_text, write_bytes
+from flexround.io.artifacts import read_json, read_text
 from flexround.results import grid, published_results
 from flexround.results.render import jinja, latex
 from flexround.results.render.latex import escape
@@ -26,8 +21,6 @@ from flexround.settings.validation import read_yaml
 
 ORDER = PARAMS / "paper.yaml"
 PUBLISHED = "Published with this repository, not computed here."
-# Debian's names
-PACKAGES = "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"
 
 
 class PaperPart(Strict):
@@ -84,35 +77,6 @@ def _published(root: Path, plan: Plan, table: Table) -> str | None:
         return None
     said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
     return latex.render(grid.load(path), table, plan.scale).replace(r"\caption{", said, 1)
-
-
-def compile_pdf(source: Path) -> None:
-    """Compile a document with pdflatex to a PDF beside it; equal documents are equal files.
-
-    Raises:
-        InputError: pdflatex or one of its packages is missing, or the document is wrong.
-    """
-    if shutil.which("pdflatex") is None:
-        raise InputError(
-            f"pdflatex is not installed: install TeX Live (Debian: {PACKAGES}), or compile {source} elsewhere"
-        )
-    environment = os.environ | {"SOURCE_DATE_EPOCH": "0", "FORCE_SOURCE_DATE": "1"}
-    with tempfile.TemporaryDirectory() as scratch:
-        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error"]
-        command += [f"-output-directory={scratch}", source.name]
-        for _ in range(2):  # the second run knows the contents
-            done = subprocess.run(command, cwd=source.parent, env=environment, capture_output=True, check=False)
-            if done.returncode:
-                raise InputError(_complaint(source, done.stdout.decode(errors="replace")))
-        pdf = source.with_suffix(".pdf")
-        write_bytes(pdf, (Path(scratch) / pdf.name).read_bytes())
-
-
-def _complaint(source: Path, log: str) -> str:
-    first = next((line for line in log.splitlines() if line.startswith("!")), log[-200:])
-    if re.search(r"File `[^']+' not found", first):
-        return f"{source}: {first.strip('! ')} Install it (Debian: {PACKAGES})"
-    return f"{source}: pdflatex: {first}; compile it by hand to see more"
 
 
 def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:

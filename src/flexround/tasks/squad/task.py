@@ -1,6 +1,10 @@
 """SQuAD v1.1: exact match and F1 of answer spans (tables 12 and 13)."""
 
 import math
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,6 @@ from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split
 from flexround.tasks.squad import files as squad_files
-from flexround.tasks.squad import metric as squad_metric
 from flexround.tasks.squad import spans
 from flexround.tasks.squad.options import SquadOptions
 from flexround.tasks.text import encode
@@ -23,6 +26,9 @@ from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.options import TrainSettings
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Squad(text.TextTask):
@@ -75,7 +81,39 @@ class Squad(text.TextTask):
         contexts = [row["context"] for row in rows]
         limits = self.options.n_best, self.options.max_answer_length
         answers = spans.predictions(windows, starts, ends, contexts, *limits)
-        scores = squad_metric.scores(answers, [row["answers"]["text"] for row in rows])
+        scores = scores_of(answers, [row["answers"]["text"] for row in rows])
         scored = {name: text_metrics.averaged(scores[name]) for name in ("f1", "em")}
         record = np.frombuffer("\n".join(answers).encode(), np.uint8)
         return text.evaluation(scored, {f"{split}/answers": record})
+
+
+def scores_of(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+    """Score predicted answers by the official evaluation of SQuAD v1.1 (Rajpurkar et al. 2016, 6.1).
+
+    The metrics in percent are 100 x the means.
+
+    Args:
+        predictions: one text per question, "" for none.
+        answers: the acceptable answers of each question, at least one; the one that fits best counts.
+
+    Returns:
+        ``em`` uint8 (N,), 1 where a prediction equals an answer up to case, punctuation, articles and white space,
+        and ``f1`` float32 (N,), the overlap of the two bags of words in 0..1.
+    """
+    em, f1 = [], []
+    for prediction, accepted in zip(predictions, answers, strict=True):
+        found, right = words(prediction), [words(answer) for answer in accepted]
+        em.append(found in right)
+        f1.append(max(overlap(found, expected) for expected in right))
+    return {"em": np.array(em, np.uint8), "f1": np.array(f1, np.float32)}
+
+
+def overlap(found: list[str], expected: list[str]) -> float:
+    """Return the F1 of the words that two texts share, repeated words counted; 0 where they share none."""
+    shared = (Counter(found) & Counter(expected)).total()
+    return 2.0 * shared / (len(found) + len(expected)) if shared else 0.0
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case without ASCII punctuation and then without articles."""
+    return ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split()
