@@ -159,14 +159,15 @@ def load_params(scale: str, every_run: bool = True) -> Params:
 
 
 def _of_budgets(recipes: dict[str, Recipe], figures: FigureSpecs) -> dict[str, Recipe]:
-    """Return a recipe for each method and number of iterations of the figures of budgets."""
-    budgets = [figure for figure in figures.figures if isinstance(figure, Budgets)]
-    return {
-        figure.recipe(name, count): recipes[name].model_copy(update={"hyper": recipes[name].hyper | {"iters": count}})
-        for figure in budgets
-        for name in {name for panel in figure.panels for name in panel.recipes.values()} & recipes.keys()
-        for count in figure.iterations
-    }
+    """Return a recipe for each method and number of iterations of the figures of budgets; rules give its rate."""
+    found = {}
+    for figure in (figure for figure in figures.figures if isinstance(figure, Budgets)):
+        for name in {name for panel in figure.panels for name in panel.recipes.values()} & recipes.keys():
+            others = {key: value for key, value in recipes[name].hyper.items() if key != "lr"}
+            for count in figure.iterations:
+                change = {"hyper": others | {"iters": count}}
+                found[figure.recipe(name, count)] = recipes[name].model_copy(update=change)
+    return found
 
 
 def _from_own_file(path: Path, text: str) -> str:
