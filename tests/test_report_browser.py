@@ -13,7 +13,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from table_runs import loaded
 
-from flexround.results import paper_numbers
 from flexround.results.render import report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.plan import Plan
@@ -267,56 +266,21 @@ COMPARED = each("#compare tbody tr", "[...e.cells].map((cell) => cell.textConten
 SENTENCE = "document.querySelector('#compare output').textContent"
 
 
-def compare(browser: Browser, **choices: str) -> list[list[str]]:
-    """Choose the methods that are compared, or the numbers, and return the rows."""
-    for name, value in choices.items():
-        pick(browser, f"#compare select[name={name}]", value)
-    return browser.evaluate(COMPARED)
-
-
-def both_values(clone: Path, one: str, other: str) -> list[list[str]]:
-    """Return both values of each cell that two methods share, from the CSVs."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for path in sorted((clone.parent / "results/reference").glob("real?.csv")):
-        lines = list(csv.DictReader(path.read_text().splitlines()))
-        names = ("method", "section", "bits", "column", "metric")
-        cells = {tuple(line[name] for name in names): line for line in lines}
-        for (method, *place), line in cells.items():
-            if method == one and (rival := cells.get((other, *place))):
-                run = (line["checkpoint"], line["metric"], line["recipe"], rival["recipe"])  # may be in several tables
-                found.setdefault(run, [line["value"], rival["value"]])
-    return list(found.values())
-
-
 def test_two_methods_are_compared_and_the_address_says_which(cloned, clone):
-    both = both_values(clone, "B + AdaRound", "B + AdaQuant")
-    rows = compare(cloned, one="B + AdaRound", other="B + AdaQuant")
-    assert [row[2:4] for row in rows] == both
-    for row, (one, other) in zip(rows, both, strict=True):
-        relative = row[4].endswith(" %")  # a perplexity
-        better = 100 * (float(other) - float(one)) / float(other) if relative else float(one) - float(other)
-        assert float(row[4].removesuffix(" %")) == pytest.approx(better, abs=0.0051)
-    won = sum(float(row[4].removesuffix(" %")) > 0 for row in rows)
-    sentence = f"{len(both)} cells have both: B + AdaRound is better in {won}, B + AdaQuant in "
-    assert cloned.evaluate(SENTENCE).startswith(sentence)
-    assert len(cloned.evaluate(each("#compare .bar", "1"))) == len(both)
-    headings = cloned.evaluate(each("#compare th", "e.textContent"))
-    assert headings == ["table", "cell", "B + AdaRound", "B + AdaQuant", "difference"]
+    pick(cloned, "#compare select", "B + FlexRound (Ours) / B + AdaRound")
+    rows = cloned.evaluate(COMPARED)
+    lines = csv.DictReader((clone.parent / "results/reference/real-claims.csv").read_text().splitlines())
+    pair = ("B + FlexRound (Ours)", "B + AdaRound")
+    names = ("place", "section", "column", "bits", "metric", "one", "other")
+    found = {tuple(line[name] for name in names): line for line in lines if (line["one"], line["other"]) == pair}
+    compared = [line for line in found.values() if line["margin"]]
+    assert [row[3].removesuffix(" %") for row in rows] == [f"{float(line['margin']):+.2f}" for line in compared]
+    assert cloned.evaluate(SENTENCE).startswith(f"{len(compared)} comparisons; the first one is ")
     cloned.open(clone, cloned.evaluate("location.hash"))
     assert cloned.evaluate(COMPARED) == rows
     cloned.click("#compare tbody a")
     assert cloned.evaluate(OPEN_SOON)
     cloned.press(Keys.ESCAPE)
-    cells = [row[1] for row in compare(cloned, one="Full-precision", other="RTN")]
-    assert {cell.split(", ")[-1] for cell in cells} >= {"4/32", "3/32", "2/32"}, "it stands beside all bits"
-
-
-def test_the_paper_can_be_compared_too(opened):
-    values = {row[2] for row in compare(opened, numbers="published")}
-    printed = {f"{value:.2f}" for key, value in paper_numbers.load().items() if "FlexRound" in key.method}
-    assert values
-    assert values <= printed
-    assert "standard errors" not in opened.evaluate(SENTENCE)
 
 
 def test_print_opens_what_is_folded_and_hides_what_is_pressed(cloned):

@@ -3,20 +3,17 @@
 import base64
 import itertools
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from flexround import metrics
 from flexround.results import published_results, ranking, typed_csv
 from flexround.results.claims import verdicts
 from flexround.results.claims.errata import Erratum
-from flexround.results.paired import Z
-from flexround.results.paper_numbers import DECIMALS, SETTING
-from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures, words
+from flexround.results.claims.verdicts import JudgedClaim
+from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures
 from flexround.results.render.jinja import Cell
 from flexround.results.render.overview import Standing, standing
 from flexround.settings import user_rows
@@ -51,7 +48,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     complete, unmade = plan.complete_tables(), [s for s in standings if not s.grid]
     figures = {number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)}
     data = origins.provenance(root, plan, standings, own)
-    data |= {"compared": _compared(standings, plan), "decimals": DECIMALS, "z": Z}
+    data |= {"compared": _compared(claims, sheets)}
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         given=user_rows.given_as(plan.scale.name, root),
@@ -92,29 +89,16 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     )
 
 
-def _compared(standings: Iterable[Standing], plan: Plan) -> list[dict[str, Any]]:
-    """Return every number that two methods can be compared in: of what it is, with which value and standard error.
-
-    ``bits`` are empty for full precision, which stands beside all bits. ``run`` tells which numbers are of one run.
-    """
-    return [
-        {
-            "sheet": sheet,
-            "table": standing.table.title,
-            "method": re.sub(r"\s*\+\s*", " + ", entry.method),  # the paper writes Q+FlexRound, too
-            "cell": words.listed(entry.section, entry.column, words.of(entry.metric)),
-            "bits": "" if pictures.whole(plan, entry.recipe) else entry.bits,
-            "run": "/".join((entry.task, entry.checkpoint, entry.recipe, entry.metric)),
-            "relative": metrics.of(entry.metric).relative,
-            "better": metrics.of(entry.metric).sign,
-            "value": entry.value,
-            "stderr": entry.stderr,
-            "published": entry.published,
-        }
-        for standing in standings
-        for entry, sheet in standing.sheets.items()
-        if entry.metric != SETTING and entry.method
-    ]
+def _compared(claims: Iterable[JudgedClaim], sheets: pictures.Sheets) -> list[list[str]]:
+    """Return each comparison of the claims once: the pair of methods, the sheet of its first cell, and the columns."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for claim in claims:
+        for line, row in zip(claim.lines, claims_page.comparisons(claim), strict=True):
+            place, cell, pair, _, iterations, _, ours, noise, _, p, _, outcome = map(str, row)
+            if line.margin is not None:
+                columns = [place, cell, iterations, ours, noise, p, outcome]
+                found.setdefault((place, cell, pair), [pair, sheets.of(line), *columns])
+    return list(found.values())
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
