@@ -13,7 +13,7 @@ from table_runs import SPECS, hits, loaded
 from flexround.errors import InputError
 from flexround.regress import checked_runs, compare, tolerances
 from flexround.regress.compare import Number
-from flexround.results import cells, paper_numbers, table_csv
+from flexround.results import cells, paper_numbers, published_results, table_csv
 from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
 from flexround.results.typed_csv import Printed
@@ -126,6 +126,17 @@ def test_a_table_of_other_evaluations_is_no_reference(tmp_path):
     table.write_text(table.read_text().replace(",70.00,", ",71.00,"))
     with pytest.raises(InputError, match=r"table12.csv: .* 71.00, its evaluations give 70.00"):
         made(tmp_path)
+
+
+def test_a_reference_says_at_which_commit_when_and_where_it_was_made(tmp_path):
+    results = tmp_path / "results"
+    squad(results)
+    facts = {"commit": "c" * 40, "date": "2026-11-28", "processor": "Xeon", "simd": "AVX512", "device": "CPU x86_64"}
+    for path in results.glob("mini/evaluated/*/*/*/*/metrics.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": facts}))
+    made(results)
+    expected = f"Made by `make results/table12.csv SCALE=mini`, 2026-11-28, at commit {'c' * 12}, on Xeon (AVX512)."
+    assert published_results.made(tmp_path, MINI.scale) == {"table12": expected}
 
 
 def test_a_cell_that_another_kind_of_cpu_moves_further_gets_a_quarter_more(tmp_path):

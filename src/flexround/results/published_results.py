@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 from typing import NamedTuple
 
+from flexround.io.artifacts import read_json
 from flexround.settings.layout import REFERENCE
 from flexround.settings.schema import Scale
 
@@ -11,6 +12,7 @@ DIRECTORY = Path(REFERENCE)
 SHARED = ("claims.csv", "errata.csv", "ranking.csv")  # of a scale, whose tables are a series
 SUMMARY = "metrics.json"  # what DVC shows; made of the published tables alone
 TOLERANCES = "tolerances.csv"  # of the published tables, for `make regress`
+MADE = "made.json"  # at which commit, when and on which machine each published table was made
 
 
 class Found(NamedTuple):
@@ -23,7 +25,7 @@ class Found(NamedTuple):
 def published_name(scale: Scale, name: str) -> str:
     """Return the name of a file of results in the reference: tables are named by their series, the rest is here."""
     series = scale.shows.tables
-    return name if series == "table" or name not in (*SHARED, SUMMARY, TOLERANCES) else f"{series}-{name}"
+    return name if series == "table" or name not in (*SHARED, SUMMARY, TOLERANCES, MADE) else f"{series}-{name}"
 
 
 def find(root: Path, scale: Scale, name: str) -> Found:
@@ -31,6 +33,17 @@ def find(root: Path, scale: Scale, name: str) -> Found:
     computed = root / "results" / scale.name / name
     published = None if computed.exists() else find_published(root, scale, name)
     return Found(published or computed, published is not None)
+
+
+def made(root: Path, scale: Scale) -> dict[str, str]:
+    """Return a sentence for each published table of a scale: how, when, at which commit and where it was made."""
+    path = root / DIRECTORY / published_name(scale, MADE)
+    found = read_json(path) if path.exists() else {}
+    return {
+        name: f"Made by `{facts['command']}`, {' and '.join(facts['date'])}, at commit "
+        f"{' and '.join(commit[:12] for commit in facts['commit'])}, on {' and '.join(facts['machine'])}."
+        for name, facts in found.items()
+    }
 
 
 def find_published(root: Path, scale: Scale, name: str) -> Path | None:

@@ -4,17 +4,20 @@ import argparse
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flexround.errors import InputError
-from flexround.io.artifacts import write_bytes, write_json, write_text
+from flexround.io.artifacts import read_json, write_bytes, write_json, write_text
 from flexround.regress import compare, tolerances
 from flexround.regress.tolerances import Tolerance
 from flexround.results import table_csv, typed_csv
 from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
-from flexround.results.published_results import SHARED, SUMMARY, TOLERANCES, published_name
+from flexround.results.published_results import MADE, SHARED, SUMMARY, TOLERANCES, published_name
+from flexround.results.render import origins
 from flexround.results.summary import summarise
 from flexround.results.table_csv import number
+from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.tools import cli, verify
@@ -60,7 +63,27 @@ def run(arguments: argparse.Namespace) -> None:
         if (directory / name).exists():
             write_bytes(arguments.out / published_name(params.scale, name), (directory / name).read_bytes())
     write_json(arguments.out / published_name(params.scale, SUMMARY), summarise(tables.values()))
+    path = arguments.out / published_name(params.scale, MADE)
+    old = read_json(path) if path.exists() else {}
+    made = {tables[number].stem: _made(number, entries, arguments, params) for number in tables}
+    write_json(path, old | {name: facts for name, facts in made.items() if facts["commit"]})
     log.info("%d cells of tables %s; not there: %s", len(entries), list(tables), sorted(params.tables.keys() - tables))
+
+
+def _made(number: int, entries: list[Entry], arguments: argparse.Namespace, params: Params) -> dict[str, Any]:
+    """Return how a table was made: its command, and the commits, dates and machines of its evaluations."""
+    own = [entry for entry in entries if entry.key.table == number]
+    runs = {run for entry in own for run in origins.evaluated(entry, arguments.results.parent)}
+    files = [arguments.results.parent / layout.evaluated_dir(run) / "metrics.json" for run in runs]
+    found = [read_json(file)["environment"] for file in files]
+    machines = {of["device"].replace("CPU x86_64", f"{of['processor']} ({of['simd']})") for of in found}
+    seeds = f" SEEDS={arguments.seeds}" if arguments.seeds else ""
+    return {
+        "command": f"make results/{params.tables[number].name}.csv SCALE={params.scale.name}{seeds}",
+        "commit": sorted({facts["commit"] or "unknown" for facts in found}),
+        "date": sorted({facts["date"] for facts in found}),
+        "machine": sorted(machines),
+    }
 
 
 def _limits(entries: list[Entry], known: Mapping[Key, Tolerance], params: Params) -> list[Tolerance]:

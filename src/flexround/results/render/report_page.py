@@ -65,6 +65,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
             (f"Figure {number}: not run.", f"figure{number}.pdf", "") for number in figures if not figures[number]
         ],
         published=sum(s.published for s in standings),
+        made=published_results.made(root, plan.scale),
         claims=claims,
         claims_published=claims_csv.published,
         comparisons=claims_page.comparisons,

@@ -30,6 +30,7 @@ def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Pat
         parts += [f"({letter}) {escape(plain(note.text).strip())}" for letter, note in table.notes]
     for params, of_scale in zip(scales, grids, strict=True):
         parts += [f"## Scale {params.scale.name}", *_ours(of_scale, table, params.scale)]
+        parts += [escape(line)] if (line := published_results.made(root, params.scale).get(table.name)) else []
         parts += _claims(table, params.scale, root) if of_scale else []
     return "\n\n".join(parts) + "\n"
 
