@@ -308,7 +308,7 @@ def test_a_network_whose_code_looks_at_values_is_counted_in_memory(task, checkpo
         ("push SCALE=real", "*** dvc.yaml stores nothing of the scale real, so nothing of it would be published"),
         ("push", "dvc commit --force"),
         ("rehearse", "results/rehearsal/metrics.json results/rehearsal/report.html"),
-        ("rehearse TABLE=7 GPU=2", "results/rehearsal/table7.csv --resources gpu=2 --set-resources finetune:gpu=1"),
+        ("rehearse TABLE=7 GPU=2", "--resources gpu=2 --set-resources finetune:gpu=1 gate:gpu=1"),
         ("regress SCALE=real", "*** the runs of regress are those of mini; give ALL=1 with SCALE=real"),
         ("regress SCALE=real ALL=1", "flexround.tools.regress --scale 'real' --all"),
     ],

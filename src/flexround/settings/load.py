@@ -174,7 +174,7 @@ def _from_own_file(path: Path, text: str) -> str:
     """Return the lines of an error with the places of a scale's rules counted from its own file, not its parents'."""
     counts = dict[str, int]()
     with contextlib.suppress(SettingsError):  # which the text has
-        content = read_yaml(path)
+        content = read_yaml(path) or {}
         base = read_scale(content["extends"], (path,)) if "extends" in content else {}
         counts = {key: len(base.get(key) or []) for key in checks.RULES if content.get(key)}
 
