@@ -211,8 +211,8 @@ def test_a_claim_about_nothing_is_refused(tmp_path: Path, changes: dict[str, obj
 def test_the_file_of_a_claim_about_nothing_is_named(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
         path = Path(resolve.job(Plan(loaded("real")), "claims").file)
-        path.write_text(path.read_text().replace('"real 1"', '"real 9"', 1))
-        with pytest.raises(SettingsError, match=r"^claims-real\.yaml: joint-s1-beats-adaround: place 'real 9'"):
+        path.write_text(path.read_text().replace('"real 1"', '"real 99"', 1))
+        with pytest.raises(SettingsError, match=r"^claims-real\.yaml: joint-s1-beats-adaround: place 'real 99'"):
             call("claims", path)
 
 

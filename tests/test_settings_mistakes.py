@@ -248,7 +248,7 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (PAPER, into("tasks", "squad", sources=["squat"]), "tasks.squad: source 'squat' (did you mean 'squad'?"),
     ],
     "real: a figure of a table that is not there": [
-        ("figures-real.yaml", into("figures", 4, table=9), "table 9, which series 'real' lacks; it has 1, 2, 3, 4"),
+        ("figures-real.yaml", into("figures", 4, table=99), "table 99, which series 'real' lacks; it has 1, 2, 3, 4"),
     ],
 }
 

@@ -250,7 +250,7 @@ def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
     monkeypatch.setattr(stage, "lease", leased)
     monkeypatch.setattr(stage, "preflight", found)
     monkeypatch.setattr(stage, "ReconstructJob", mock.MagicMock())
-    monkeypatch.setattr(stage, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(stage, "prepared", lambda *_: (None, None))
     monkeypatch.setattr(stage.provenance, "inputs", lambda *_, **__: {})
     with pytest.raises(KeyError):
         stage.run(command.parsed(["reconstruct", "job.json", "--gpus", "1", "--jobs-per-gpu", "3", "--preflight"]))
