@@ -127,7 +127,7 @@ class LogHandler(LogHandlerBase):
             return f"stopped; {ENDED}"
         if text.startswith("Exiting because a job execution failed") or text.startswith("At least one job did not"):
             return f"{len(self.failed)} jobs failed: {'; '.join(self.failed)}. Mend the reason above; {ENDED}"
-        return text if level >= logging.WARNING or "Nothing to be done" in text else ""
+        return text if level >= logging.WARNING or re.match("Nothing to be done|Report created", text) else ""
 
 
 def described(job: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from flexround.errors import InputError, look_up, suggest
 from flexround.results import cells, paired
 from flexround.results.cells import Cell, Scope
+from flexround.results.render import words
 from flexround.results.table_csv import number
 from flexround.settings import user_rows
 from flexround.settings.tables import Table
@@ -76,11 +77,10 @@ def _line(one: Cell, other: Cell) -> tuple[str, ...]:
     pair = [cell.trials[:count] for cell in (one, other)]
     means = [sum(trial.value for trial in trials) / count for trials in pair]
     sure = paired.difference(*pair)
-    key, p = one.key, sure.p_value
+    key = one.key
     interval = f"{sure.value - sure.noise:+.2f} to {sure.value + sure.noise:+.2f}"
-    shown = "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
     facts = key.bits, key.section, key.column, key.metric, *map(number, means), f"{sure.value:+.2f}"
-    return *facts, interval, shown, str(pair[0][0].n_examples), str(count)
+    return *facts, interval, words.probability(sure.p_value), str(pair[0][0].n_examples), str(count)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
             _signed(line.published_margin, line.metric) + (f", {FAILS}" if line.published == FAILS else ""),
             _signed(line.margin, line.metric),
             line.noise or ("—" if line.verdict == NOT_RUN else "unknown"),
-            line.p_value or "—",
-            line.p_adjusted or "—",
+            words.probability(line.p_value) or "—",
+            words.probability(line.p_adjusted) or "—",
             line.verdict,
             line.outcome or "—",
         )

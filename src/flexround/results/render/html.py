@@ -1,7 +1,7 @@
 """A table as one self-contained HTML page: ours, the paper's value beside it, and the rest on hover."""
 
 from flexround.results.grid import Entry, TableGrid
-from flexround.results.render import jinja
+from flexround.results.render import jinja, words
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
@@ -20,7 +20,7 @@ def hover(entry: Entry) -> str:
         parts.append(f"median of {entry.n_seeds} seeds, spread {entry.spread}" if several else "one seed")
         parts.append(f"standard error {entry.stderr or 'unknown'} on {entry.n_examples} examples")
     if entry.rival:
-        p = "p < 0.0001" if entry.p_value == 0 else f"p = {entry.p_value or 'unknown'}"
-        parts.append(f"against {entry.rival}: {entry.lead} ± {entry.lead_stderr or 'unknown'}, {p}")
+        p = words.probability(entry.p_value) or "unknown"
+        parts.append(f"against {entry.rival}: {entry.lead} ± {entry.lead_stderr or 'unknown'}, p {p}")
     parts.append("/".join(filter(None, (entry.task, entry.checkpoint, entry.recipe))))
     return "; ".join(parts)

@@ -159,7 +159,7 @@ def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
         method = line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0]
         share = round(100 * multiple / max(2.0, *multiples))
         lead = as_cell(line.margin)._replace(share=share, kind=kinds.get(line.verdict, ""))
-        others = map(as_cell, (line.noise, line.p_value, leads.VERDICTS[line.verdict][0]))
+        others = map(as_cell, (line.noise, words.probability(line.p_value), leads.VERDICTS[line.verdict][0]))
         rows.append([_linked(cell_of(line, method), sheets.of(line)), lead, *others])
     return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 

@@ -67,6 +67,11 @@ def listed(*parts: str) -> str:
     return ", ".join(filter(None, parts))
 
 
+def probability(p: float | None) -> str:
+    """Return a p value as a reader is told it, four decimals at most; empty where there is none."""
+    return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
+
+
 def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
     """Return what stands left of the numbers, as names of fields of a row, each with its header."""
     names = grid.told_apart
