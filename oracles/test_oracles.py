@@ -1,6 +1,6 @@
 """Oracles of the second redesign: the jobs, renderings, codes and rows of the code before it.
 
-Every commit of the redesign must give them again: ``pytest oracles``, 2 minutes on one core. With ``WRITE_ORACLES=1`` it
+Every commit of the redesign must give them again: ``pytest oracles``, 2 minutes on one core. ``WRITE_ORACLES=1``
 replaces the stored ones; such a commit says which ones changed and why. The directory goes when the redesign is done.
 """
 
