@@ -1,4 +1,4 @@
-"""Every reader of files x every kind of damage: an error that names the file, or a result, and nothing else.
+"""Readers of settings, networks and results x each kind of damage: an error that names the file, or a result.
 
 Networks are those of the rehearsal, in the forms in which the paper's are released. ``make fuzz`` tries 400 cases of
 each reader.
@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import image_sets
 import pytest
-import reader_cases
 import report_case
 import table_runs
 import test_lora
@@ -85,11 +83,6 @@ class Reader(NamedTuple):
 SMALL = load.load_params("rehearsal")
 
 
-def rows(case):
-    """Return the reader of a data set's file."""
-    return Reader(lambda d: reader_cases.write(d / case.file, case.content), case.read)
-
-
 def network(name):
     """Return the reader of a checkpoint, as the finetune stage reads it."""
     checkpoint = SMALL.checkpoint(name)
@@ -130,11 +123,6 @@ def write_adapter(d):
 
 def read_adapter(d):
     merge_checkpoint(test_lora.make(), d / "adapter.pt")
-
-
-def read_images(d):
-    image_sets.build().prepare(d / "out", d)
-    image_sets.build().calibration(d / "out", 12, 0)
 
 
 # what people write
@@ -234,10 +222,8 @@ RUN_FILES = ("results/mini/[qcg]*", "logs/*", "results/mini/evaluated/imagenet/*
 SETTINGS = ("scales/real", "recipes", "defaults", "sources", "tables/real01", "figures-real", "claims-real")
 RELEASED = ("resnet18-brecq", "bert-base", "opt-125m", "llama-7b")
 READERS = {
-    **{f"rows: {name}": rows(case) for name, case in reader_cases.CASES.items()},
     **{f"network: {name}": network(name) for name in RELEASED},
     "adapter": Reader(write_adapter, read_adapter),
-    "images": Reader(lambda d: image_sets.write(d / "imagenet"), read_images, ("imagenet/*",)),
     "settings": Reader(write_settings, read_settings, ("own.yaml", *(f"params/{name}.yaml" for name in SETTINGS))),
     "data": Reader(
         lambda d: DIGITS.prepare(d, d),

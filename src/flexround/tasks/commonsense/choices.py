@@ -73,15 +73,6 @@ def lettered(row: Row) -> Row:
     return {"choices": list(choices["text"]), "gold": list(choices["label"]).index(row["answerKey"].strip())}
 
 
-def check(posed: Row) -> None:
-    """Raise ValueError for a question that can't be asked."""
-    texts = [*posed["choices"], posed.get("continuation", "-")]
-    if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise ValueError(f"a choice is no text or empty: {texts}")
-    if not 0 <= posed["gold"] < len(posed["choices"]):
-        raise ValueError(f"choice {posed['gold']} of {len(posed['choices'])}")
-
-
 def tidy(text: str) -> str:
     """Remove WikiHow's marks from HellaSwag's text: titles end with a full stop, other brackets vanish."""
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")

@@ -7,6 +7,7 @@ stands before BoolQ's passages, as it does in SuperGLUE, which lm-eval reads.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from flexround.tasks.commonsense import choices
 from flexround.tasks.commonsense.choices import KINDS, Row
 from flexround.tasks.text import files as text_files
 
-SHOTS = "few-shot examples come from it, without them set shots to [0]"
 LINES = 6  # of a question of HellaSwag: context, number of the right ending, four endings
 POSED = {  # in the sources directory, and what follows a query there
     "boolq": ("questions/reading_comprehension/boolq.jsonl", "\nAnswer:"),
@@ -36,54 +36,27 @@ def read(root: Path, name: str, train: bool) -> list[Row]:
 
     Returns:
         Rows with the fields ``KINDS[name].fields``, which ``KINDS[name].pose`` takes.
-
-    Raises:
-        InputError: missing, damaged or empty files, missing fields, labels that are not there.
     """
-    kind, (split, hint) = KINDS[name], ("train", SHOTS) if train else (KINDS[name].split, text_files.WHERE)
-
-    def row(record: Row) -> Row:
-        content = {field: record[field] for field in kind.fields}
-        if lacking := [field for field, value in content.items() if value is None]:
-            raise ValueError(f"no {', '.join(lacking)}")
-        choices.check(kind.pose(content))
-        return content
-
-    place, records = text_files.table(root / name, split, kind.fields, hint)
-    return text_files.converted(place, records, row, f"a question of {name}")
+    return text_files.table(root / name, "train" if train else KINDS[name].split, KINDS[name].fields)
 
 
 def read_posed(root: Path, name: str) -> list[Row]:
-    """Read the questions that a git repository has of a data set, in the form that ``KINDS[name].pose`` returns.
-
-    Raises:
-        InputError: a missing, damaged or empty file, or a line that is no question.
-    """
+    """Read the questions that a git repository has of a data set, in the form that ``KINDS[name].pose`` returns."""
     file, end = POSED[name]
-    lines = list(text_files.lines(root / file))
-
-    def row(text: str) -> Row:
-        question = _of_lines(text) if name == "hellaswag" else _of_json(text, end)
-        choices.check(question)
-        return question
-
+    lines = text_files.lines(root / file)
     if name == "hellaswag":
-        groups = (lines[start : start + LINES] for start in range(0, len(lines), LINES))
-        lines = [(group[0][0], "".join(line for _, line in group)) for group in groups]
-    return text_files.converted(root / file, lines, row, f"a question of {name}")
+        return [_of_lines(group) for group in zip(*[lines] * LINES, strict=True)]
+    return [_of_json(json.loads(line), end) for line in lines]
 
 
-def _of_lines(text: str) -> Row:
+def _of_lines(lines: Iterable[str]) -> Row:
     """Return a question of HellaSwag, which is ``LINES`` lines."""
-    context, gold, *endings = (choices.tidy(line) for line in text.rstrip("\n").split("\n"))
-    if len(endings) != LINES - 2:
-        raise ValueError(f"{len(endings)} endings")
+    context, gold, *endings = (choices.tidy(line) for line in lines)
     return {"query": context, "choices": endings, "gold": int(gold)}
 
 
-def _of_json(line: str, end: str) -> Row:
+def _of_json(row: dict[str, Any], end: str) -> Row:
     """Return a question; ``end`` follows its query."""
-    row: Any = json.loads(line)
     if "continuation" in row:
         return {"choices": row["context_options"], "continuation": row["continuation"], "gold": row["gold"]}
     return {"query": row["query"].removeprefix("Passage: ") + end, "choices": row["choices"], "gold": row["gold"]}

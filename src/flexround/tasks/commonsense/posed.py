@@ -36,7 +36,7 @@ class PosedCommonsense(Commonsense):
             order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
             made[name] = [questions[index] for index in order[: self.options.questions]]
         test, train = (  # one copy of WikiText-2 has the line ends of Windows
-            text_files.text(sources / self.options.root / path).replace("\r\n", "\n") for path in (TEST, C4)
+            "".join(text_files.lines(sources / self.options.root / path)).replace("\r\n", "\n") for path in (TEST, C4)
         )
         made["train"] = [{"text": line} for line in train.split("\n") if line.strip()]
         return made | {"test": [{"text": test}]}

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from flexround.errors import InputError
 from flexround.io.artifacts import write_manifest
 from flexround.tasks.images.task import ImageTask, save_array
 from flexround.tasks.images.training import TrainingImages
-from flexround.tasks.images.transforms import UNREADABLE
 from flexround.tasks.protocol import draw_indices
 
 
@@ -37,18 +35,12 @@ class ArrayTask(ImageTask):
 
 
 def tar_files(path: Path) -> dict[str, bytes]:
-    """Return the files in a tar by name. Raises InputError if it is missing, damaged or no tar."""
-    try:
-        with tarfile.open(path, "r:") as tar:
-            files = ((member.name, tar.extractfile(member)) for member in tar if member.isfile())
-            return {name: content.read() for name, content in files if content}
-    except (tarfile.TarError, OSError) as error:
-        raise InputError(f"{path}: not a whole tar ({error}); fetch it again") from error
+    """Return the files in a tar, by name and in the order of their names."""
+    with tarfile.open(path) as tar:
+        files = ((member.name, tar.extractfile(member)) for member in tar if member.isfile())
+        return dict(sorted((name, content.read()) for name, content in files if content))
 
 
-def decoded(path: Path, name: str, content: bytes) -> Image.Image:
-    """Return the RGB image in a file of the tar or table at ``path``. Raises InputError if it is damaged or none."""
-    try:
-        return Image.open(io.BytesIO(content)).convert("RGB")
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {name} can't be read ({error}); fetch it again") from error
+def decoded(content: bytes) -> Image.Image:
+    """Return the RGB image that a file holds."""
+    return Image.open(io.BytesIO(content)).convert("RGB")

@@ -42,7 +42,6 @@ class Cifar10Options(ImageOptions):
     root: Path = Field(Path("cifar10"), description="directory of train.tar and test.tar, within the sources directory")
     classes: Count = 10
     train: Count = Field(10_000, description="training images kept, the same number of each class; to calibrate on")
-    val: Count = Field(10_000, description="test images expected")
 
 
 class PhotographsOptions(ImageOptions):
@@ -51,9 +50,8 @@ class PhotographsOptions(ImageOptions):
     mean: Triple = (127 / 255, 127 / 255, 127 / 255)
     std: tuple[Positive, Positive, Positive] = (128 / 255, 128 / 255, 128 / 255)
     root: Path = Field(Path("photographs"), description="of photographs.tar and samples.tar, within the sources")
-    classes: Count = Field(1000, description="there must be one image of each to calibrate on")
-    val: Count = Field(1000, description="photographs expected")
-    more: int = Field(0, ge=0, le=50_000, description="images of ImageNet's validation set expected in validation.tar")
+    val: Count = Field(1000, description="number of photographs, by which metrics of the two sets are told apart")
+    more: int = Field(0, ge=0, le=50_000, description="images of ImageNet's validation set in validation.tar; 0: none")
     size: Count = Field(224, description="side to which the central square of an image is resized")
 
 

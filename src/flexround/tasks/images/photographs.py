@@ -10,18 +10,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from flexround.errors import InputError
 from flexround.tasks.images.arrays import ArrayTask, decoded, tar_files
-from flexround.tasks.images.folder import EXTENSIONS
 from flexround.tasks.images.options import PARTS, PhotographsOptions
 from flexround.tasks.images.task import of_hits
 from flexround.tasks.images.transforms import central_square
 from flexround.tasks.protocol import Evaluation
-from flexround.tasks.text import files as text_files
 
-INDEX, NAME, LABEL = "images.csv", "ImageId", "TrueLabel"
-LIST = "dataset.txt"
+INDEX, LIST = "images.csv", "dataset.txt"
 
 
 class Photographs(ArrayTask):
@@ -35,12 +32,12 @@ class Photographs(ArrayTask):
         return 3, self.options.size, self.options.size
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode all sets; what may be wrong with them, the readers say."""
+        """Decode all sets."""
         root, options = sources / self.options.root, self.options
-        images, labels = read_samples(root / "samples.tar", options.classes, options.size)
-        val_images, val_labels = read_photographs(root / "photographs.tar", options.classes, options.val, options.size)
+        images, labels = read_samples(root / "samples.tar", options.size)
+        val_images, val_labels = read_photographs(root / "photographs.tar", options.size)
         if options.more:
-            more = read_validation(root / "validation.tar", options.classes, options.more, options.size)
+            more = read_validation(root / "validation.tar", options.size)
             val_images, val_labels = (np.concatenate(pair) for pair in zip((val_images, val_labels), more, strict=True))
         arrays = {"train_images": images, "train_labels": labels}
         self.save(out, arrays | {"val_images": val_images, "val_labels": val_labels})
@@ -53,83 +50,45 @@ class Photographs(ArrayTask):
         return of_hits(scores)
 
 
-def read_samples(path: Path, classes: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Decode a tar of ``WNID_NAME.JPEG``, whose classes are in the order of the WNIDs.
+def read_samples(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Decode a tar of ``WNID_NAME.JPEG``, one image of each class; the classes are in the order of the WNIDs.
 
     Returns:
         uint8 (classes, size, size, 3) and int64 (classes,).
-
-    Raises:
-        InputError: the tar or an image is damaged, or there is not one image of each class.
     """
-    files = [(name, content) for name, content in sorted(tar_files(path).items()) if name.lower().endswith(EXTENSIONS)]
-    found = len({PurePosixPath(name).name.partition("_")[0] for name, _ in files})
-    if not len(files) == found == classes:
-        raise InputError(f"{path}: {len(files)} images of {found} classes, not one of {classes}; fetch it again")
-    return _squares(path, files, size), np.arange(classes)
+    images = [content for name, content in tar_files(path).items() if name.lower().endswith(IMG_EXTENSIONS)]
+    return _squares(images, size), np.arange(len(images))
 
 
-def read_photographs(path: Path, classes: int, count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+def read_photographs(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Decode the photographs that the index in a tar names, in its order.
 
     Returns:
-        uint8 (count, size, size, 3) and int64 (count,); the index counts classes from 1, the labels from 0.
-
-    Raises:
-        InputError: the tar, its index or an image is damaged, an image is missing, or there are not ``count``.
+        uint8 (N, size, size, 3) and int64 (N,); the index counts classes from 1, the labels from 0.
     """
-    files = {PurePosixPath(name).name: content for name, content in tar_files(path).items()}
-    if INDEX not in files:
-        raise InputError(f"{path}: no {INDEX} in it; fetch it again")
-    rows = _rows(path, files[INDEX], classes)
-    if len(rows) != count:
-        raise InputError(f"{path}: {INDEX} has {len(rows)} images instead of {count}; fetch the tar again")
-    if missing := [name for name, _ in rows if name not in files]:
-        raise InputError(f"{path}: {len(missing)} images are missing, the first is {missing[0]}; fetch it again")
-    images = _squares(path, [(name, files[name]) for name, _ in rows], size)
-    return images, np.array([label for _, label in rows], np.int64)
+    files = _by_last_name(path)
+    rows = list(csv.DictReader(files[INDEX].decode().splitlines()))
+    images = _squares([files[f"{row['ImageId']}.png"] for row in rows], size)
+    return images, np.array([int(row["TrueLabel"]) - 1 for row in rows])
 
 
-def read_validation(path: Path, classes: int, count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+def read_validation(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Decode images of ImageNet's validation set, which ``dataset.txt`` in a tar lists with their labels.
 
     Returns:
-        uint8 (count, size, size, 3) and int64 (count,).
-
-    Raises:
-        InputError: the tar, its list or an image is damaged, an image is missing, or there are not ``count``.
+        uint8 (N, size, size, 3) and int64 (N,).
     """
-    files = {PurePosixPath(name).name: content for name, content in tar_files(path).items()}
-    lines = enumerate(files.get(LIST, b"").decode(errors="replace").splitlines(), 1)
-
-    def row(line: str) -> tuple[str, bytes, int]:
-        place, label = line.split(", ")
-        if not 0 <= int(label) < classes:
-            raise ValueError(f"the label is {label}, not 0 to {classes - 1}")
-        name = PurePosixPath(place).name
-        return name, files[name], int(label)
-
-    records = [(f"{path}: {LIST}, line {number}", line) for number, line in lines]
-    rows = text_files.converted(path, records, row, "an image with its label")
-    if len(rows) != count:
-        raise InputError(f"{path}: {LIST} has {len(rows)} images instead of {count}; fetch the tar again")
-    images = _squares(path, [(name, content) for name, content, _ in rows], size)
-    return images, np.array([label for *_, label in rows], np.int64)
+    files = _by_last_name(path)
+    rows = [line.split(", ") for line in files[LIST].decode().splitlines()]
+    images = _squares([files[PurePosixPath(place).name] for place, _ in rows], size)
+    return images, np.array([int(label) for _, label in rows])
 
 
-def _rows(path: Path, index: bytes, classes: int) -> list[tuple[str, int]]:
-    """Return the file name and the label, from 0, of each row of the index."""
-
-    def row(line: dict[str, str]) -> tuple[str, int]:
-        if not 1 <= int(line[LABEL]) <= classes:
-            raise ValueError(f"{LABEL} is {line[LABEL]}, not 1 to {classes}")
-        return f"{line[NAME]}.png", int(line[LABEL]) - 1
-
-    lines = enumerate(csv.DictReader(index.decode(errors="replace").splitlines()), 2)
-    records = [(f"{path}: {INDEX}, line {number}", line) for number, line in lines]
-    return text_files.converted(path, records, row, "a photograph with its label")
+def _by_last_name(path: Path) -> dict[str, bytes]:
+    """Return the files in a tar by the last component of their names."""
+    return {PurePosixPath(name).name: content for name, content in tar_files(path).items()}
 
 
-def _squares(path: Path, files: Sequence[tuple[str, bytes]], size: int) -> np.ndarray:
+def _squares(files: Sequence[bytes], size: int) -> np.ndarray:
     """Return the central squares of images: uint8 (N, size, size, 3)."""
-    return np.stack([central_square(decoded(path, name, content), size) for name, content in files])
+    return np.stack([central_square(decoded(content), size) for content in files])

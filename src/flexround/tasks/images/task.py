@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from torchvision.datasets import ImageFolder
 
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.io.artifacts import atomic_write, read_text, write_manifest, write_text
 from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
-from flexround.tasks.images import folder
 from flexround.tasks.images.options import ImageNetOptions, ImageOptions
 from flexround.tasks.images.training import FinetuneSettings, TrainingImages, train
 from flexround.tasks.images.transforms import Transform, decode_all, flip, random_resized_crop, resize_and_crop
@@ -105,12 +105,29 @@ class ImageNet(ImageTask):
         return 3, self.options.crop, self.options.crop
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Check the layout, decode the validation images once, and keep the list of the training images."""
+        """Decode the validation images once, and keep the list of the training images.
+
+        Classes and images are in the order of torchvision's ``ImageFolder``.
+
+        Raises:
+            InputError: no data set, another number of classes or images, or an image that can't be decoded.
+        """
         options = self.options
         root = sources / options.root
-        index = folder.scan(root, options.classes, {"train": options.train_count, "val": options.val_count})
-        files = index["val"].files
-        log.info("%s: decoding %d validation images", root, len(files))
+        if not root.is_dir():
+            raise InputError(
+                f"{root}: this data set is missing. Put its images there as train/CLASS/IMAGE and val/CLASS/IMAGE "
+                "(params/sources.yaml tells where to get them), or set `root` in the task's options"
+            )
+        train, val = (ImageFolder(root / split) for split in ("train", "val"))
+        if train.classes != val.classes:
+            raise InputError(f"{root}: the folders of classes in train and val differ; complete them")
+        found = {"classes": len(val.classes), "train_count": len(train), "val_count": len(val)}
+        for name, count in found.items():
+            if getattr(options, name) not in (None, count):
+                raise InputError(f"{root}: {name} is {count}, not {getattr(options, name)}; complete it or set {name}")
+        log.info("%s: decoding %d validation images", root, len(val))
+        files = files_of(val)
 
         def decode(path: Path) -> None:
             shape = len(files), options.crop, options.crop, 3
@@ -119,8 +136,8 @@ class ImageNet(ImageTask):
             pixels.flush()
 
         atomic_write(out / "val_images.npy", decode)
-        save_array(out / "val_labels.npy", index["val"].labels)
-        atomic_write(out / "train.txt", lambda path: folder.write_index(path, index["train"]))
+        save_array(out / "val_labels.npy", np.array(val.targets))
+        write_text(out / "train.txt", "".join(map("{}\t{}\n".format, train.targets, files_of(train))))
         # Where the images lie is no property of the data, hence not in the manifest.
         write_text(out / ROOT_FILE, f"{(root / 'train').resolve()}\n")
         facts = options.model_dump(mode="json", exclude={"root"})
@@ -131,31 +148,42 @@ class ImageNet(ImageTask):
 
         ``images`` is uint8 (samples, crop, crop, 3), ``indices`` int64 (samples,).
         """
-        index = folder.read_index(data / "train.txt")
-        indices = draw_indices(len(index.files), samples, seed)
+        files, _ = read_index(data)
+        indices = draw_indices(len(files), samples, seed)
 
         def augmented(position: int, image: Image.Image) -> np.ndarray:
             rng = np.random.default_rng(derive("calibration augmentation", seed, position))
             return flip(random_resized_crop(image, self.options.crop, rng), rng)
 
-        return {"images": self._decoded(data, index, indices, augmented), "indices": indices}
+        return {"images": self._decoded(data, files, indices, augmented), "indices": indices}
 
     def training_images(self, data: Path) -> TrainingImages:
         """Return the training set, decoded as it is asked for."""
-        index = folder.read_index(data / "train.txt")
-        return TrainingImages(lambda indices: self._decoded(data, index, indices, self._evaluated), index.labels)
+        files, labels = read_index(data)
+        return TrainingImages(lambda indices: self._decoded(data, files, indices, self._evaluated), labels)
 
     def _evaluated(self, _: int, image: Image.Image) -> np.ndarray:
         """Return an image as it is evaluated."""
         return resize_and_crop(image, self.options.resize, self.options.crop)
 
-    def _decoded(self, data: Path, index: folder.Index, indices: np.ndarray, transform: Transform) -> np.ndarray:
+    def _decoded(self, data: Path, files: list[str], indices: np.ndarray, transform: Transform) -> np.ndarray:
         """Return ``transform`` of training images: uint8 (B, crop, crop, 3)."""
         root = Path(read_text(data / ROOT_FILE).rstrip("\n"))
         if not root.is_dir():
             raise InputError(f"{root}: the training images are no longer there; run the data stage again")
         pixels = np.empty((len(indices), self.options.crop, self.options.crop, 3), np.uint8)
-        return decode_all(root, [index.files[number] for number in indices], transform, pixels)
+        return decode_all(root, [files[number] for number in indices], transform, pixels)
+
+
+def files_of(split: ImageFolder) -> list[str]:
+    """Return the images of a split, ``CLASS/IMAGE``."""
+    return [Path(path).relative_to(split.root).as_posix() for path, _ in split.samples]
+
+
+def read_index(data: Path) -> tuple[list[str], np.ndarray]:
+    """Return the training images, ``CLASS/IMAGE``, and their labels, int64 (N,)."""
+    rows = [line.split("\t", 1) for line in read_text(data / "train.txt").splitlines()]
+    return [file for _, file in rows], np.array([int(label) for label, _ in rows], np.int64)
 
 
 def save_array(path: Path, array: np.ndarray) -> None:

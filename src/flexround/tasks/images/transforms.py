@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.random import Generator
 from PIL import Image
+from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import functional
 
 from flexround.errors import InputError
@@ -21,7 +22,6 @@ SCALE, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random box: its share of the
 ATTEMPTS = 10
 THREADS = 16  # PIL frees the interpreter lock while it decodes and resizes
 Transform = Callable[[int, Image.Image], np.ndarray]  # from an image and its position
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
@@ -71,21 +71,16 @@ def decode_all(root: Path, files: Sequence[str], transform: Transform, out: np.n
     ``out[0]`` and is called from several threads; ``out`` is uint8 (N, H, W, 3), e.g. a memory map.
 
     Raises:
-        InputError: names every file that can't be decoded, all together.
+        InputError: a file can't be decoded.
     """
 
-    def work(position: int, file: str) -> str | None:
+    def work(position: int, file: str) -> None:
         try:
-            with Image.open(root / file) as opened:
-                image = opened.convert("RGB")
-        except UNREADABLE as error:
-            return f"{root / file}: {error}"
+            image = pil_loader(root / file)
+        except OSError as error:
+            raise InputError(f"{root / file}: can't be read ({error}); get it again from the source") from error
         out[position] = transform(position, image)
-        return None
 
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        broken = [line for line in pool.map(work, range(len(files)), files) if line]
-    if broken:
-        lines = "\n".join(broken)
-        raise InputError(f"{root}: {len(broken)} image files can't be read; get them again from the source:\n{lines}")
+        list(pool.map(work, range(len(files)), files))
     return out

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from flexround.errors import InputError
 from flexround.tasks.language.options import StoriesOptions
 from flexround.tasks.language.task import LanguageModelling
 from flexround.tasks.text import files as text_files
@@ -18,10 +17,8 @@ class Stories(LanguageModelling):
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the stories, a row each, so that each begins as the tokenizer begins a text."""
-        path = sources / self.options.root
-        stories = [story.strip() for story in text_files.text(path).split(SEPARATOR)]
+        text = "".join(text_files.lines(sources / self.options.root))
+        stories = [story.strip() for story in text.split(SEPARATOR)]
         rows = [{"text": story} for story in stories if story]
         count = round(self.options.train * len(rows))
-        if not 0 < count < len(rows):
-            raise InputError(f"{path}: {len(rows)} stories can't be split; fetch it again or change the option train")
         return {"train": rows[:count], "validation": rows[count:]}

@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flexround.tasks.text import files as text_files
-
 Rows = list[dict[str, Any]]
 SEEN = (  # categories of the training set; microsoft/LoRA, examples/NLG/src/format_converting_webnlg.py
     *("Airport", "Astronaut", "Building", "City", "ComicsCharacter"),
@@ -23,23 +21,10 @@ def read(root: Path, split: str) -> Rows:
         Rows with ``category``, ``seen`` (whether it is one of the training set's), ``context``, which is
         ``"subject : property : object"`` of all triples joined by ``" | "``, and ``references``, the sentences that are
         marked good and not blank. Entries of ``train`` without one are left out; the release has a few.
-
-    Raises:
-        InputError: a missing or damaged file, text that is not UTF-8, another layout, no entries; an entry of ``test``
-            without a good reference.
     """
-    place = root / f"{split}.json"
-
-    def row(entry: Any) -> dict[str, Any] | None:
-        made = _row(entry)
-        if not made["references"] and split == "test":
-            raise ValueError(f"{made['context']} has no good reference")
-        return made if made["references"] else None
-
-    document = [(str(place), text_files.text(place))]
-    (entries,) = text_files.converted(place, document, _entries, "a file of WebNLG 2017")
-    numbered = [(f"{place}: entry {number}", entry) for number, entry in enumerate(entries, 1)]
-    return text_files.converted(place, numbered, row, "an entry of WebNLG 2017 with a good reference")
+    document = json.loads((root / f"{split}.json").read_text(encoding="utf-8"))
+    rows = [_row(entry[str(number)]) for number, entry in enumerate(document["entries"], 1)]
+    return [row for row in rows if row["references"] or split == "test"]
 
 
 def training_rows(entries: Rows) -> Rows:
@@ -54,10 +39,6 @@ def unique_contexts(entries: Rows) -> Rows:
         row = pooled.setdefault(entry["context"], entry | {"references": []})
         row["references"] += entry["references"]
     return list(pooled.values())
-
-
-def _entries(document: str) -> list[Any]:
-    return [entry[str(number)] for number, entry in enumerate(json.loads(document)["entries"], 1)]
 
 
 def _row(entry: Any) -> dict[str, Any]:
