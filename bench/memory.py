@@ -18,8 +18,8 @@ from torch import nn
 
 from flexround.machine import memory
 from flexround.models import llama, transformer
-from flexround.models.shards import Shards, Writer
 from flexround.models.tensors import weightless
+from flexround.models.weights import Shards, Writer
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction

@@ -9,7 +9,7 @@ import torch
 from stage_calls import Work
 
 from flexround.errors import InputError
-from flexround.models import cifar_resnet, efficientnet_lite, mobilenetv2, onnx_zoo, tokenizer_files
+from flexround.models import cifar_resnet, efficientnet_lite, mobilenetv2, released, tokenizer_files
 from flexround.results.render import budgets, curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
@@ -160,7 +160,7 @@ VECTORS = ROOT / "results/sources/mobilenetv2/test_data_set"
 @pytest.mark.skipif(not VECTORS.exists(), reason="the network of table real8 has not been fetched")
 def test_mobilenetv2_gives_the_outputs_that_were_published_with_it(tmp_path):
     model = mobilenetv2.folded()
-    onnx_zoo.import_mobilenetv2(model, VECTORS.parent / "weights", tmp_path)
+    released.import_mobilenetv2(model, VECTORS.parent / "weights", tmp_path)
     for pair in sorted(VECTORS.iterdir()):
         x, expected = (torch.from_numpy(np.load(pair / f"{name}_0.npy")) for name in ("input", "output"))
         with torch.no_grad():
