@@ -265,8 +265,8 @@ def kernels(shape: tuple[int, ...], repeats: int) -> None:
 
 
 PRELOADED = {
-    "images": "flexround.mini.tasks.digits, flexround.mini.models, flexround.models.resnet",
-    "texts": "flexround.tasks.glue.task, flexround.tasks.commonsense.task, flexround.models.transformer",
+    "images": "flexround.mini.digits, flexround.mini.models, flexround.models.resnet",
+    "texts": "flexround.tasks.glue, flexround.tasks.commonsense, flexround.models.transformer",
 }
 STAGE = """
 import json, os, time

@@ -38,9 +38,9 @@ from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
-from flexround.tasks.commonsense.options import CommonsenseOptions
-from flexround.tasks.commonsense.task import Commonsense
-from flexround.tasks.webnlg import bleu
+from flexround.tasks import webnlg
+from flexround.tasks.commonsense import Commonsense
+from flexround.tasks.options import CommonsenseOptions
 from synthetic import articles, files, tokenizers
 
 VARIANTS = ((1, 1), (2, 1), (3, 1), (4, 2))  # number and threads
@@ -128,7 +128,7 @@ def metrics(variant):
         ),
         ("The club Ajax plays in Amsterdam.<|endoftext|> More", ["Ajax is a club that plays in Amsterdam."]),
     )
-    found = bleu.scores(*zip(*pairs, strict=True), np.array([True, False, True]))
+    found = webnlg.scores(*zip(*pairs, strict=True), np.array([True, False, True]))
     return {f"bleu_{name}": scored.value for name, scored in found.items()}
 
 

@@ -30,7 +30,7 @@ from flexround.io import artifacts, resume
 from flexround.jobs import resolve
 from flexround.jobs.runs import ReconstructJob
 from flexround.jobs.tables import TabulateJob
-from flexround.mini.tasks.digits import Digits, DigitsOptions
+from flexround.mini.digits import Digits, DigitsOptions
 from flexround.models import build
 from flexround.quant.grid import Grid
 from flexround.reconstruct.codes import Part, Stored

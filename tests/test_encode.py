@@ -12,7 +12,7 @@ import transformers
 
 from flexround.errors import InputError
 from flexround.models import tokenizer_files
-from flexround.tasks.text import encode
+from flexround.tasks import encode
 from synthetic import tokenizers as mini
 
 CORPUS = [
@@ -38,7 +38,7 @@ def test_no_texts_and_no_room(wordpiece):
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_ids_are_those_of_transformers_in_whatever_chunks(kind, wordpiece, tmp_path, monkeypatch):
-    monkeypatch.setattr(encode, "_CHUNK", 2)
+    monkeypatch.setattr(encode, "CHUNK", 2)
     if kind == "bert":
         vocabulary = wordpiece.get_vocab()
         (tmp_path / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)))

@@ -19,11 +19,10 @@ from torchvision import datasets, transforms
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.mini import digits
 from flexround.models import cifar_resnet
-from flexround.tasks.images import task as images
-from flexround.tasks.images.cifar10 import Cifar10
-from flexround.tasks.images.options import Cifar10Options, PhotographsOptions
-from flexround.tasks.images.photographs import Photographs
-from flexround.tasks.images.transforms import draw_box
+from flexround.tasks import images
+from flexround.tasks.image_sets import Cifar10, Photographs
+from flexround.tasks.images import draw_box
+from flexround.tasks.options import Cifar10Options, PhotographsOptions
 
 DIGITS = "8ef700018d6955044c84d1a1fa1ead70e78b46d294a57dd59a47dbe684b3b2b9"
 
@@ -103,7 +102,7 @@ def test_calibration_is_deterministic_nested_and_follows_the_seed(prepared):
 
 
 def test_calibration_images_come_from_the_training_files(sources, prepared, monkeypatch):
-    monkeypatch.setattr("flexround.tasks.images.transforms.SCALE", (1.0, 1.0))
+    monkeypatch.setattr("flexround.tasks.images.SCALE", (1.0, 1.0))
     folder = datasets.ImageFolder(sources / "imagenet/train")
     originals = [np.asarray(image.resize((32, 32)), float) for image, _ in folder]
     found = build().calibration(prepared, 12, 0)

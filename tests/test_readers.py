@@ -12,20 +12,9 @@ import real_files
 from pyarrow import parquet
 
 from flexround.errors import InputError
-from flexround.tasks.commonsense import files as choice_files
-from flexround.tasks.commonsense import posed
-from flexround.tasks.commonsense.choices import KINDS, answered
-from flexround.tasks.commonsense.options import PosedOptions
-from flexround.tasks.glue import files as glue
-from flexround.tasks.glue.options import GlueOptions
-from flexround.tasks.glue.task import Glue
-from flexround.tasks.images import cifar10
-from flexround.tasks.images import photographs as photos
-from flexround.tasks.language import files as language
-from flexround.tasks.language.options import StoriesOptions
-from flexround.tasks.language.stories import Stories
-from flexround.tasks.squad import files as squad
-from flexround.tasks.webnlg import files as webnlg
+from flexround.tasks import commonsense, glue, image_sets, language, squad, webnlg
+from flexround.tasks.options import GlueOptions, PosedOptions, StoriesOptions
+from flexround.tasks.questions import KINDS, answered
 
 SHARD = "00000-of-00001.parquet"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
@@ -155,41 +144,41 @@ CASES = {
     "tinystories": Case(
         "tiny.utf8",
         "Once.\u2028\n<|endoftext|>\n Zürich. \n<|endoftext|>",
-        lambda d: Stories(StoriesOptions(root="tiny.utf8", block_size=8)).rows(d),
+        lambda d: language.Stories(StoriesOptions(root="tiny.utf8", block_size=8)).rows(d),
         {"train": [{"text": "Once."}], "validation": [{"text": "Zürich."}]},
     ),
     "photographs": Case(
         "photographs.tar",
         real_files.photographs,
-        lambda d: photos.read_photographs(d / "photographs.tar", 8)[1].tolist(),
+        lambda d: image_sets.read_photographs(d / "photographs.tar", 8)[1].tolist(),
         [2, 0],
     ),
     "samples": Case(
         "samples.tar",
         real_files.samples,
-        lambda d: photos.read_samples(d / "samples.tar", 8)[0].shape,
+        lambda d: image_sets.read_samples(d / "samples.tar", 8)[0].shape,
         (3, 8, 8, 3),
     ),
     "cifar10": Case(
         "test.tar",
         lambda path: real_files.images(path, "test", 2, "abc"),
-        lambda d: [len(images) for images in cifar10.read_tar(d / "test.tar")],
+        lambda d: [len(images) for images in image_sets.read_tar(d / "test.tar")],
         [2, 2, 2],
     ),
     **{
         name: Case(
             f"{name}/{PLACES[name]}",
             [row | {"idx": 7}],
-            lambda d, name=name: choice_files.read(d, name, train=False),
+            lambda d, name=name: commonsense.read(d, name, train=False),
             [row],
         )
         for name, row in CHOICES.items()
     },
     **{
         f"posed {name}": Case(
-            choice_files.POSED[name][0],
+            commonsense.POSED[name][0],
             content if name == "hellaswag" else [content | {"more": "é"}],
-            lambda d, name=name: choice_files.read_posed(d, name),
+            lambda d, name=name: commonsense.read_posed(d, name),
             [KINDS[name].pose(CHOICES[name])],
         )
         for name, content in real_files.POSED.items()
@@ -250,8 +239,8 @@ def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
     for split in ("train", "dev", "test"):
         write(tmp_path / f"sst2/{split}.tsv", "sentence\tlabel\n" + "".join(f"{split} {n}\t1\n" for n in range(50)))
     options = {"name": "sst2", "root": "", "released": True, "max_length": 8}
-    assert [row["idx"] for row in Glue(GlueOptions(**options)).rows(tmp_path)["train"]] == list(range(100))
-    rows = Glue(GlueOptions(**options, train=20)).rows(tmp_path)
+    assert [row["idx"] for row in glue.Glue(GlueOptions(**options)).rows(tmp_path)["train"]] == list(range(100))
+    rows = glue.Glue(GlueOptions(**options, train=20)).rows(tmp_path)
     drawn = [row["sentence"] for row in rows["train"]]
     assert (len(set(drawn)), len(rows["validation"])) == (20, 50)
     assert {text.split()[0] for text in drawn} == {"train", "dev"}
@@ -260,11 +249,11 @@ def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
 def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
     for name, content in real_files.POSED.items():
         rows = content * 9 if name == "hellaswag" else [content | {"query": str(number)} for number in range(9)]
-        real_files.write_questions(tmp_path / choice_files.POSED[name][0], rows)
-    for path in (posed.TEST, posed.C4):
+        real_files.write_questions(tmp_path / commonsense.POSED[name][0], rows)
+    for path in (commonsense.TEST, commonsense.C4):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_bytes(" \r\n = Zürich\u2028 = \n\n one \n".encode())
-    few, every = (posed.PosedCommonsense(PosedOptions(questions=count)).rows(tmp_path) for count in (4, 20))
+    few, every = (commonsense.PosedCommonsense(PosedOptions(questions=count)).rows(tmp_path) for count in (4, 20))
     assert few["test"] == [{"text": " \n = Zürich\u2028 = \n\n one \n"}]
     assert few["train"] == [{"text": " = Zürich\u2028 = "}, {"text": " one "}]
     assert all(few[name] == every[name][:4] for name in KINDS)
@@ -276,9 +265,9 @@ def test_few_shot_examples_come_from_the_training_split(tmp_path):
     row = CHOICES["piqa"]
     write(tmp_path / "piqa/piqa_validation.parquet", [row])
     with pytest.raises(InputError, match=r"piqa: train\.parquet .* missing"):
-        choice_files.read(tmp_path, "piqa", train=True)
+        commonsense.read(tmp_path, "piqa", train=True)
     write(tmp_path / "piqa/piqa_train.parquet", [row, row])
-    assert len(choice_files.read(tmp_path, "piqa", train=True)) == 2
+    assert len(commonsense.read(tmp_path, "piqa", train=True)) == 2
 
 
 def test_rows_of_webnlg_for_training_and_for_testing(tmp_path):

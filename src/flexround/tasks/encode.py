@@ -1,17 +1,19 @@
-"""Text to token ids: texts and pairs of sentences as fixed-length arrays."""
+"""Text to token ids: padded arrays of texts and pairs, and blocks of equal length."""
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import Tokenizer
 
 from flexround.errors import InputError
 from flexround.models import tokenizer_files
 
-_CHUNK = 4096  # texts encoded at once: what the tokenizer returns for each is many times the size of its ids
+CHUNK = 1024  # texts tokenized at once: what the tokenizer returns for each is many times the size of its ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +53,8 @@ def encode(tokenizer: tokenizers.Tokenizer, first: Sequence[str], second: Sequen
     tokenizer.enable_padding(**padding)
     encoded = Encoded(*(np.zeros((len(first), length), kind) for kind in (np.int32, np.int8, bool)))
     texts = list(first) if second is None else list(zip(first, second, strict=True))
-    for start in range(0, len(texts), _CHUNK):
-        rows = slice(start, start + _CHUNK)
+    for start in range(0, len(texts), CHUNK):
+        rows = slice(start, start + CHUNK)
         chunk = tokenizer.encode_batch_fast(texts[rows])
         encoded.ids[rows] = [row.ids for row in chunk]
         encoded.types[rows] = [row.type_ids for row in chunk]
@@ -83,3 +85,39 @@ def check_padding(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> N
             f"{where}: pads with token {padding}, the model's pad_token_id is {model.config.pad_token_id}; give "
             f"pad_token_id: {padding} among the model's args in the scale's file"
         )
+
+
+def blocks(
+    texts: Iterable[str], tokenizer: Tokenizer, size: int, count: int, what: str, joined: int | None = None
+) -> Iterator[np.ndarray]:
+    """Tokenize texts one by one, join them and cut them into blocks; the tail is dropped.
+
+    Args:
+        texts: read as they are needed.
+        tokenizer: adds to each text what it adds; loses its padding and truncation.
+        size: tokens of a block.
+        count: blocks at a time.
+        what: the texts, for the message.
+        joined: texts that are joined, as run_clm joins 1000; the tail of each such group is dropped. None: all texts.
+
+    Yields:
+        int32 (count, size), at last fewer.
+
+    Raises:
+        InputError: there is not one block.
+    """
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    remaining, done, rest = iter(texts), 0, np.zeros(0, np.int32)
+    while rows := list(itertools.islice(remaining, joined or CHUNK)):
+        encoded = tokenizer.encode_batch_fast(rows)
+        rest = np.concatenate([rest, *(np.array(row.ids, np.int32) for row in encoded)])
+        if joined:
+            rest = rest[: len(rest) // size * size]
+        while len(rest) >= count * size:
+            yield rest[: count * size].reshape(count, size)
+            rest, done = rest[count * size :], done + count
+    if whole := len(rest) // size:
+        yield rest[: whole * size].reshape(whole, size)
+    elif not done:
+        raise InputError(f"{what}: {len(rest)} tokens are less than one block, block_size={size}; lower it or add text")

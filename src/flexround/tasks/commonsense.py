@@ -5,8 +5,11 @@ zero-shot and of five-shot accuracies are about the same networks.
 """
 
 import itertools
+import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,20 +17,29 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from flexround.errors import InputError, SettingsError
+from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
-from flexround.tasks.commonsense import files as choice_files
-from flexround.tasks.commonsense import harness
-from flexround.tasks.commonsense.choices import KINDS
-from flexround.tasks.commonsense.options import CommonsenseOptions
-from flexround.tasks.language import files as language_files
-from flexround.tasks.language.task import LanguageModelling, text_losses
+from flexround.tasks import harness, language, questions, text, text_metrics
+from flexround.tasks.language import LanguageModelling, text_losses
+from flexround.tasks.options import CommonsenseOptions, PosedOptions
 from flexround.tasks.protocol import Evaluation, Inputs, Split
-from flexround.tasks.text import metrics as text_metrics
-from flexround.tasks.text import task as text
+from flexround.tasks.questions import KINDS, Row
 
 log = logging.getLogger(__name__)
 JOINED = 1000  # documents that the authors' code joins before it cuts them; what is left of them is dropped
+TEST = "wikitext2-raw/wiki.test.raw"
+C4 = "c4-sample/c4.utf8"  # a document a line
+LINES = 6  # of a question of HellaSwag: context, number of the right ending, four endings
+POSED = {  # in the sources directory, and what follows a query there
+    "boolq": ("questions/reading_comprehension/boolq.jsonl", "\nAnswer:"),
+    "piqa": ("questions/commonsense_reasoning/piqa.jsonl", "Answer:"),
+    "hellaswag": ("hellaswag/hellaswag_val_full.txt.bz2", ""),
+    "winogrande": ("questions/language_understanding/winogrande.jsonl", ""),
+    "arc_easy": ("questions/world_knowledge/arc_easy.jsonl", "\nAnswer:"),
+    "arc_challenge": ("questions/world_knowledge/arc_challenge.jsonl", "\nAnswer:"),
+    "openbookqa": ("questions/commonsense_reasoning/openbook_qa.jsonl", ""),
+}
 
 
 class Commonsense(LanguageModelling):
@@ -44,12 +56,12 @@ class Commonsense(LanguageModelling):
         """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
         options, root = self.options, sources / self.options.root
         questions = root / "commonsense"
-        made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
+        made = {name: read(questions, name, train=False) for name in KINDS}
         for name in KINDS if any(options.shots) else ():
-            made[f"{name}-train"] = choice_files.read(questions, name, train=True)
+            made[f"{name}-train"] = read(questions, name, train=True)
         for split in ("validation", "test"):
-            made[split] = language_files.read(root / "wikitext2", "wikitext2", split)
-        made["train"] = language_files.read_c4(root / "c4", options.calibration, options.shards, options.documents)
+            made[split] = language.read(root / "wikitext2", "wikitext2", split)
+        made["train"] = language.read_c4(root / "c4", options.calibration, options.shards, options.documents)
         return made
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
@@ -128,3 +140,68 @@ class Commonsense(LanguageModelling):
                 "convert it again with add_bos_token, or set the task's option begin to false"
             )
         return tokenizer
+
+
+class PosedCommonsense(Commonsense):
+    """Accuracies on some questions of seven data sets, and the perplexity ``ppl`` of WikiText-2's test text.
+
+    The text is tokenized as a whole, and its first blocks are evaluated. There are no few-shot examples.
+    """
+
+    options: PosedOptions
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read random questions, the same each time; WikiText-2's ``test`` text as one row; documents as ``train``."""
+        made: dict[str, text.Rows] = {}
+        for name in KINDS:
+            questions = read_posed(sources / self.options.root, name)
+            order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
+            made[name] = [questions[index] for index in order[: self.options.questions]]
+        test, train = (  # one copy of WikiText-2 has the line ends of Windows
+            "".join(text.lines(sources / self.options.root / path)).replace("\r\n", "\n") for path in (TEST, C4)
+        )
+        made["train"] = [{"text": line} for line in train.split("\n") if line.strip()]
+        return made | {"test": [{"text": test}]}
+
+    def _losses(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
+    ) -> dict[str, np.ndarray]:
+        """Return the blocks' mean losses in nats, float64 (N,)."""
+        (row,) = text.read_rows(data, "test")
+        size, first, where = self.options.test_block, self.options.test_blocks, f"{data}, test text of WikiText-2"
+        return {"ppl": text_losses(model, [row["text"]], tokenizer, size, device, batch, where, first)}
+
+
+def read(root: Path, name: str, train: bool) -> list[Row]:
+    """Read the examples of a data set that are evaluated, or those that few-shot examples are drawn from.
+
+    They come from ``root/NAME``, ``name`` as in ``KINDS``, or a folder in it, which the hub names after the data set's
+    configuration. ARC and OpenBookQA are evaluated on their test split, the others, whose test labels are secret, on
+    their validation split.
+
+    Returns:
+        Rows with the fields ``KINDS[name].fields``, which ``KINDS[name].pose`` takes.
+    """
+    return text.table(root / name, "train" if train else KINDS[name].split, KINDS[name].fields)
+
+
+def read_posed(root: Path, name: str) -> list[Row]:
+    """Read the questions that a git repository has of a data set, in the form that ``KINDS[name].pose`` returns."""
+    file, end = POSED[name]
+    lines = text.lines(root / file)
+    if name == "hellaswag":
+        return [_of_lines(group) for group in zip(*[lines] * LINES, strict=True)]
+    return [_of_json(json.loads(line), end) for line in lines]
+
+
+def _of_lines(lines: Iterable[str]) -> Row:
+    """Return a question of HellaSwag, which is ``LINES`` lines."""
+    context, gold, *endings = (questions.tidy(line) for line in lines)
+    return {"query": context, "choices": endings, "gold": int(gold)}
+
+
+def _of_json(row: dict[str, Any], end: str) -> Row:
+    """Return a question; ``end`` follows its query."""
+    if "continuation" in row:
+        return {"choices": row["context_options"], "continuation": row["continuation"], "gold": row["gold"]}
+    return {"query": row["query"].removeprefix("Passage: ") + end, "choices": row["choices"], "gold": row["gold"]}

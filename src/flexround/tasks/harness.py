@@ -8,7 +8,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,20 +22,105 @@ from lm_eval.api.samplers import ContextSampler
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from flexround.io import resume
 from flexround.settings.layout import PARAMS
-from flexround.tasks.commonsense import choices, shared_prefix
-from flexround.tasks.commonsense.choices import Row, Version
-from flexround.tasks.language.task import LOGITS
-from flexround.tasks.text import task as text
+from flexround.tasks import questions, text
+from flexround.tasks.language import LOGITS
+from flexround.tasks.questions import Row, Version
 
+TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of one batch, padding included; a CPU is fastest where they fit its cache
 DEFINITIONS = PARAMS / "lm_eval"
 VERSION = lm_eval.__version__
 SEEDS: dict[Version, int] = {"0.3": 42, "0.4": 1234}  # of the few-shot examples in each version of lm-eval
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of everything that is meant here
+
+
+class Request(NamedTuple):
+    """A continuation of a context: its token ids, the context's first, and how many are the continuation's."""
+
+    ids: list[int]
+    asked: int
+
+
+class Packed(NamedTuple):
+    """Requests of one question as one sequence.
+
+    Attributes:
+        ids: token ids, the common prefix first.
+        positions: of the tokens.
+        branches: -1 for the prefix, else the number of the request.
+        places: for each request where its continuation's tokens are predicted.
+    """
+
+    ids: list[int]
+    positions: list[int]
+    branches: list[int]
+    places: list[list[int]]
+
+
+def pack(requests: Sequence[Request]) -> Packed:
+    """Put the requests of a question behind their common prefix; the last tokens predict nothing and are left out."""
+    inputs = [request.ids[:-1] for request in requests]
+    columns = zip(min(inputs), max(inputs), strict=False)  # what these two share, all between them share
+    prefix = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], columns)))
+    made = Packed(inputs[0][:prefix], list(range(prefix)), [-1] * prefix, [])
+    for number, (request, ids) in enumerate(zip(requests, inputs, strict=True)):
+        shift = len(made.ids) - prefix
+        made.ids.extend(ids[prefix:])
+        made.positions.extend(range(prefix, len(ids)))
+        made.branches.extend([number] * (len(ids) - prefix))
+        places = range(len(ids) - request.asked, len(ids))
+        made.places.append([place if place < prefix else place + shift for place in places])
+    return made
+
+
+@torch.no_grad()
+def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) -> list[list[tuple[float, bool]]]:
+    """Return the log likelihood of every continuation, and whether each of its tokens is the likeliest.
+
+    Args:
+        model: LLaMA with a language-modelling head.
+        questions: the requests of each question.
+        batch: questions at once, fewer where they are long.
+    """
+    packed = [pack(requests) for requests in questions]
+    tokens = TOKENS[model.device.type]
+    order = sorted(range(len(packed)), key=lambda index: -len(packed[index].ids))
+    answers: list[list[tuple[float, bool]]] = [[] for _ in questions]
+    while order:
+        count = max(1, min(batch, tokens // len(packed[order[0]].ids)))
+        chosen, order = order[:count], order[count:]
+        states = _predicting(model, [packed[index] for index in chosen])
+        scores = model.get_output_embeddings()(states).float().log_softmax(-1)
+        asked = [(index, request) for index in chosen for request in questions[index]]
+        ids = [token for _, request in asked for token in request.ids[-request.asked :]]
+        wanted = torch.tensor(ids, device=scores.device)
+        values, hits = scores.gather(1, wanted[:, None])[:, 0].cpu(), (scores.argmax(1) == wanted).cpu()
+        parts = [request.asked for _, request in asked]
+        for (index, _), value, hit in zip(asked, values.split(parts), hits.split(parts), strict=True):
+            answers[index].append((float(value.sum()), bool(hit.all())))
+    return answers
+
+
+def _predicting(model: Any, packed: Sequence[Packed]) -> Tensor:
+    """Return the last hidden states (P, H) at all places where a continuation's tokens are predicted, in order."""
+    length, device = max(len(one.ids) for one in packed), model.device
+
+    def padded(rows: list[list[int]], value: int) -> Tensor:
+        return torch.tensor([row + [value] * (length - len(row)) for row in rows], device=device)
+
+    branches = padded([one.branches for one in packed], -2)
+    from_, to = branches[:, :, None], branches[:, None, :]
+    seen = ((to == -1) | (from_ == to)) & torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    mask = torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, torch.finfo(model.dtype).min)
+    ids, positions = padded([one.ids for one in packed], 0), padded([one.positions for one in packed], 0)
+    states = model.base_model(input_ids=ids, position_ids=positions, attention_mask=mask[:, None], use_cache=False)[0]
+    rows = [row for row, one in enumerate(packed) for places in one.places for _ in places]
+    return states[rows, list(itertools.chain.from_iterable(places for one in packed for places in one.places))]
 
 
 class Answers(NamedTuple):
@@ -94,13 +179,13 @@ class VersionedModel(HFLM):
             return super().loglikelihood(requests, disable_tqdm=True)
         questions = [list(group) for _, group in itertools.groupby(requests, key=lambda request: request.doc_id)]
         packed = [[self._request(*request.args) for request in question] for question in questions]
-        likelihoods = shared_prefix.likelihoods(self.model, packed, int(self.batch_size))
-        return list(itertools.chain(*likelihoods))
+        found = likelihoods(self.model, packed, int(self.batch_size))
+        return list(itertools.chain(*found))
 
-    def _request(self, context: str, continuation: str) -> shared_prefix.Request:
+    def _request(self, context: str, continuation: str) -> Request:
         """Encode a request; what is longer than the model's positions loses its beginning."""
         before, after = self._encode_pair(context, continuation)
-        return shared_prefix.Request([*before, *after][-self.positions - 1 :], len(after))
+        return Request([*before, *after][-self.positions - 1 :], len(after))
 
 
 class Drawn(ContextSampler):
@@ -131,7 +216,7 @@ def draw(questions: int, available: int, shots: int, version: Version) -> np.nda
 
 def read(name: str, data: str, splits: dict[str, str], **_: Any) -> dict[str, Dataset]:
     """Pose the questions of prepared data; lm-eval calls this with a definition's ``dataset_kwargs``."""
-    pose = choices.KINDS[name].pose
+    pose = questions.KINDS[name].pose
     prepared = {split: text.read_rows(Path(data), own) for split, own in splits.items()}
     return {
         split: Dataset.from_list([row if "gold" in row else pose(row) for row in rows])  # some files have them posed
@@ -185,5 +270,5 @@ def _manager() -> TaskManager:
 
 def definition_hash(name: str) -> str:
     """Return a sha256 of what decides how a data set is asked: its definition, and our code of the prompts."""
-    files = (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(choices.__file__))
+    files = (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(questions.__file__))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from flexround.errors import NumericalError, SettingsError
-from flexround.tasks.webnlg.options import WebNLGOptions
+from flexround.tasks.options import WebNLGOptions
 
 FORGET_EVERY = 8  # steps; more often costs more copies than it saves
 

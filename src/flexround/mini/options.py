@@ -3,7 +3,7 @@
 from pydantic import Field, NonNegativeInt
 
 from flexround.settings.schema import Count, Positive
-from flexround.tasks.images.options import ImageOptions, Triple, settings
+from flexround.tasks.options import ImageOptions, Triple, settings
 
 
 class DigitsOptions(ImageOptions):

@@ -7,6 +7,7 @@ joined. A block's labels are its own ids: its first token is not predicted, and 
 """
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,20 @@ from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
-from flexround.tasks.language import files as language_files
-from flexround.tasks.language.options import LanguageOptions
+from flexround.tasks import encode, text, text_metrics, text_training
+from flexround.tasks.encode import Encoded
+from flexround.tasks.options import AdapterTrainSettings, LanguageOptions, StoriesOptions
 from flexround.tasks.protocol import Evaluation, Inputs, Split
-from flexround.tasks.text import encode, lora_training, token_blocks
-from flexround.tasks.text import metrics as text_metrics
-from flexround.tasks.text import task as text
-from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.options import AdapterTrainSettings
 
 LOGITS = 2**28  # logits of one batch: 1 GiB
 UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
+Rows = list[dict[str, str]]
+CONFIGURATION = "wikitext-2-raw-v1"
+VALIDATED = 10  # lines of a text of which one validates
+PTB = {"train": "ptb.train.txt", "validation": "ptb.valid.txt"}
+SHARDS = 1024  # of C4
+RELEASED = 0.01  # of the first shard of C4, what the authors' code reads
+SEPARATOR = "<|endoftext|>"
 
 
 class LanguageModelling(text.TextTask):
@@ -49,7 +53,7 @@ class LanguageModelling(text.TextTask):
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read both splits, a row a line."""
         root = sources / (self.options.root or self.options.name)
-        return {split: language_files.read(root, self.options.name, split) for split in ("train", "validation")}
+        return {split: read(root, self.options.name, split) for split in ("train", "validation")}
 
     def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Hold out the first rows, not random ones: both parts, int64 (N,), are text that goes on from row to row."""
@@ -86,9 +90,9 @@ class LanguageModelling(text.TextTask):
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
     def blocks(self, texts: Iterable[str], network: Path, what: str, joined: int | None) -> Iterator[np.ndarray]:
-        """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``token_blocks``."""
+        """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``encode.blocks``."""
         tokenizer = tokenizer_files.load(network / TOKENIZER)
-        return token_blocks.blocks(texts, tokenizer, self.options.block_size, token_blocks.CHUNK, what, joined)
+        return encode.blocks(texts, tokenizer, self.options.block_size, encode.CHUNK, what, joined)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
@@ -101,7 +105,8 @@ class LanguageModelling(text.TextTask):
             ids = batch["ids"].long()
             return model(input_ids=ids, labels=ids, use_cache=False).loss
 
-        return {"settings": checked.model_dump(mode="json"), **lora_training.train(model, arrays, loss, checked)}
+        facts = text_training.train_adapters(model, arrays, loss, checked)
+        return {"settings": checked.model_dump(mode="json"), **facts}
 
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
@@ -154,7 +159,7 @@ def text_losses(
     encode.check_positions(model, size)
     count = max(1, min(batch, first or batch, LOGITS // (size * model.config.vocab_size)))
     model.eval()
-    made = token_blocks.blocks(texts, tokenizer, size, count, what, joined)
+    made = encode.blocks(texts, tokenizer, size, count, what, joined)
     with torch.no_grad():
         parts = [
             _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
@@ -170,3 +175,62 @@ def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     logits = model(input_ids=ids, use_cache=False).logits.float()
     losses = functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
     return losses.view_as(ids).sum(1, dtype=torch.float64) / (ids.shape[1] - 1)
+
+
+def read(root: Path, name: str, split: str) -> Rows:
+    """Read one split of ``wikitext2``, whose parquet files lie in ``root/wikitext-2-raw-v1``, of ``ptb``, or of a text.
+
+    The last tenth of the lines of a text file, which is ``root`` itself, is its validation split.
+
+    Returns:
+        Rows ``{"text": ...}``, one a line. Lines keep their line end, but blank ones of WikiText are empty; those of
+        the Penn Treebank have no white space at their ends.
+    """
+    if name == "wikitext2":
+        rows = text.table(root / CONFIGURATION, split, ["text"])
+        texts = [row["text"] if row["text"].strip() else "" for row in rows]
+    elif name == "ptb":
+        texts = [line.strip() for line in text.lines(root / PTB[split])]
+    else:
+        texts = [line.replace("\r\n", "\n") for line in text.lines(root)]
+        kept = len(texts) - len(texts) // VALIDATED
+        texts = texts[:kept] if split == "train" else texts[kept:]
+    return [{"text": text} for text in texts]
+
+
+def read_c4(root: Path, rule: str, shards: int, count: int) -> Rows:
+    """Read documents of C4 from the shards ``root/en/c4-train.NNNNN-of-01024.json.gz`` of its English variant.
+
+    Args:
+        root: the data set.
+        rule: ``paper``, random documents in random order; ``release``, the first 1 % of the first shard in its order.
+        shards: of ``paper``: the documents come from the first shards, all of which must be there.
+        count: of ``paper``: number of documents; all of them where there are fewer.
+
+    Returns:
+        Rows ``{"text": ...}``.
+    """
+    numbers = range(shards if rule == "paper" else 1)
+    files = [root / f"en/c4-train.{number:05}-of-{SHARDS:05}.json.gz" for number in numbers]
+    total = sum(1 for path in files for _ in text.lines(path))
+    if rule == "release":
+        chosen = np.arange(max(1, round(RELEASED * total)))[:total]
+    else:
+        chosen = np.random.default_rng(derive("c4 documents")).permutation(total)[:count]
+    wanted, documents = set(chosen.tolist()), itertools.chain.from_iterable(map(text.lines, files))
+    found = {index: json.loads(line)["text"] for index, line in enumerate(documents) if index in wanted}
+    return [{"text": found[index]} for index in chosen.tolist()]
+
+
+class Stories(LanguageModelling):
+    """Perplexity of stories; the first ones are calibrated on, the others evaluated."""
+
+    options: StoriesOptions
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read the stories, a row each, so that each begins as the tokenizer begins a text."""
+        content = "".join(text.lines(sources / self.options.root))
+        stories = [story.strip() for story in content.split(SEPARATOR)]
+        rows = [{"text": story} for story in stories if story]
+        count = round(self.options.train * len(rows))
+        return {"train": rows[:count], "validation": rows[count:]}

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
-from flexround.tasks.images.options import FinetuneSettings
+from flexround.tasks.options import FinetuneSettings
 from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
