@@ -27,7 +27,7 @@ from flexround import imports
 from flexround.io import artifacts
 from flexround.machine.seeding import derive
 from flexround.mini import models
-from flexround.models import gpt2, mobilenetv2, resnet, transformer
+from flexround.models import mobilenetv2, resnet, transformer
 from flexround.models.blocks import run
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tokenizer_files import TOKENIZER
@@ -100,7 +100,7 @@ def transposed(variant):
     sizes = {"vocab_size": 60, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 24}
     ids = torch.randint(60, (64, 16), generator=generator(6))
     model = language_model(transformer.gpt2, variant, **sizes)
-    return model, gpt2.blocks, torch.stack([ids, torch.zeros_like(ids)], dim=1)
+    return model, transformer.gpt2_blocks, torch.stack([ids, torch.zeros_like(ids)], dim=1)
 
 
 @torch.no_grad()

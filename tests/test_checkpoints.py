@@ -13,7 +13,7 @@ from flexround.errors import InputError
 from flexround.mini import models as mini
 from flexround.models import released, weights
 from flexround.models.pretrained import load_pretrained
-from flexround.models.surgery.lora import merge_checkpoint
+from flexround.models.weights import merge_checkpoint
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 
 from flexround.errors import InputError
 from flexround.jobs.runs import FinetuneJob
-from flexround.models.surgery.lora import merge_checkpoint
+from flexround.models.weights import merge_checkpoint
 from flexround.settings.schema import Checkpoint, TaskSpec
 from flexround.settings.sources import Source
 from flexround.stages import finetune
@@ -16,7 +16,7 @@ from synthetic import tokenizers
 
 WIDTH, LAYERS, RANK = 8, 3, 2
 NAME = "module.transformer.h.{}.attn.c_attn.lora_{}"
-MODEL = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
+MODEL = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.transformer:gpt2_blocks"}
 
 
 def make(**config):

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from flexround.errors import InputError, SettingsError
 from flexround.jobs import command
-from flexround.models import gpt_neo, opt
+from flexround.models import transformer
 from flexround.models import weights as weights_module
 from flexround.models.blocks import Block
 from flexround.models.tensors import places, weightless
@@ -69,9 +69,9 @@ def job(source, recipe, **hyper):
     """Return a job on a model in memory, or streamed from a directory."""
     settings = Hyper.model_validate(HYPER | hyper)
     if not isinstance(source, Path):
-        return toy.job_of(source, gpt_neo.blocks(source), recipe, settings)
+        return toy.job_of(source, transformer.gpt_neo_blocks(source), recipe, settings)
     shards = Shards(source, shells())
-    blocks = gpt_neo.blocks(shards.model)
+    blocks = transformer.gpt_neo_blocks(shards.model)
     return toy.job_of(shards.model, blocks, recipe, settings, Streamed(shards, blocks, CPU))
 
 
@@ -98,7 +98,7 @@ def test_streamed_and_resident_give_the_same_files_which_fill_a_model_without_we
     assert published(job(files, recipe), tmp_path / "streamed") == expected
     assert len(expected) == 2 + 4 * (1 if recipe.setting == "Q" or not recipe.a_bits else 2)
     loaded = shells()
-    codes.load(tmp_path / "streamed/out", loaded, gpt_neo.blocks(loaded))
+    codes.load(tmp_path / "streamed/out", loaded, transformer.gpt_neo_blocks(loaded))
     with torch.no_grad():
         assert torch.equal(loaded(ids).logits, whole(ids).logits)
         assert not torch.equal(loaded(ids).logits, model()(ids).logits)
@@ -172,7 +172,7 @@ def test_blocks_that_differ_are_not_streamed(tmp_path):
     whole.model.decoder.layers[1].fc1 = torch.nn.Linear(16, 30)
     shards = Shards(store(tmp_path / "opt", whole.state_dict()), whole)
     with pytest.raises(SettingsError, match=r"block layers\.1 differs from layers\.0: set `streamed: false`"):
-        Streamed(shards, opt.blocks(whole), CPU)
+        Streamed(shards, transformer.opt_blocks(whole), CPU)
 
 
 def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, monkeypatch):

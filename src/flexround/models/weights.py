@@ -1,9 +1,11 @@
-"""Files of weights: state dicts of others, and safetensors, whole or in shards, which stay where they are."""
+"""Files of weights: state dicts and adapters of others, and safetensors, whole or in shards, which stay in place."""
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,6 +18,8 @@ from flexround.models.tensors import Place, places, put, untied
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 CPU = torch.device("cpu")
+ADAPTER_ALPHA = 32.0  # microsoft/LoRA's release was trained with it
+_ADAPTER_KEY = re.compile(r"(?:.+\.)?h\.(\d+)\.attn\.c_attn\.lora_([AB])")
 SHARD_BYTES = 5 * 10**9
 _SHOWN = 3  # names listed in a message
 _COMPUTED = ".rotary_emb.inv_freq"  # old LLaMA files hold these buffers, which the model computes
@@ -38,6 +42,37 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     state = next((inner for inner in nested if isinstance(inner, Mapping)), state)
     prefix = "module." if all(name.startswith("module.") for name in state) else ""
     return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+@torch.no_grad()
+def merge_checkpoint(model: Any, path: Path) -> None:
+    """Add an adapter of microsoft/LoRA's release to the ``c_attn`` weights of a GPT-2 (specification 8).
+
+    One of rank r changes query and value by A and B, ``ADAPTER_ALPHA / r`` times.
+
+    Args:
+        model: Hugging Face's ``GPT2Model`` or one with a head; not merged with any adapter before.
+        path: a ``.pt`` with A (2 r, d) and B (2 d, r) of every layer under ``model_state_dict``.
+
+    Raises:
+        InputError: no adapter of a GPT-2 with so many layers.
+    """
+    layers = [block.attn.c_attn for block in model.base_model.h]
+    state = read_foreign(path)
+    found = {match.groups(): value for key, value in state.items() if (match := _ADAPTER_KEY.fullmatch(key))}
+    if found.keys() != {(str(i), name) for i in range(len(layers)) for name in "AB"}:
+        raise InputError(f"{path}: not an adapter of this GPT-2 with {len(layers)} layers; take the one of this model")
+    for i, layer in enumerate(layers):
+        a, b = found[str(i), "A"].float(), found[str(i), "B"].float()
+        change = ADAPTER_ALPHA / b.shape[1] * _weight_change(a, b)
+        layer.weight.copy_(layer.weight.float() + change.to(layer.weight.device))
+
+
+def _weight_change(a: Tensor, b: Tensor) -> Tensor:
+    """Return (d, 3 d), columns of query, key (all 0) and value, for A (2 r, d) and B (2 d, r), rows of query first."""
+    rank, width = b.shape[1], a.shape[1]
+    query, value = b[:width] @ a[:rank], b[width:] @ a[rank:]
+    return torch.cat([query, torch.zeros_like(query), value]).T
 
 
 def load_known(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
