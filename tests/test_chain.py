@@ -15,7 +15,7 @@ from flexround.tools import verify
 SCALE = f"""
 name: pairs
 extends: {Path(__file__).parent / "smoke.yaml"}
-tasks: {{other: {{module: "flexround.mini.tasks.digits:Digits", options: {{train: 600, val: 100}}}}}}
+tasks: {{other: {{module: "flexround.mini.digits:Digits", options: {{train: 600, val: 100}}}}}}
 train: [{{when: {{checkpoint: mobilenetv2-torchvision}}, set: {{lr: 0.1}}, source: a test}}]
 """
 TASK, ONE, OTHER, RECIPE = "imagenet", "mobilenetv2-brecq", "mobilenetv2-torchvision", "b-flexround-w4"

@@ -1,7 +1,6 @@
-"""Every reader of files x every kind of damage: an error that names the file, or a result, and nothing else.
+"""Readers of settings and results x each kind of damage: an error that names the file, or a result, and nothing else.
 
-Networks are those of the rehearsal, in the forms in which the paper's are released. ``make fuzz`` tries 400 cases of
-each reader.
+``make fuzz`` tries 400 cases of each reader.
 """
 
 import contextlib
@@ -10,36 +9,29 @@ import json
 import os
 import shutil
 import tempfile
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import image_sets
 import pytest
-import reader_cases
 import report_case
 import table_runs
-import test_lora
 import torch
 import toy
 import yaml
-from huggingface_hub.serialization import save_torch_state_dict
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import flexround
 from flexround.errors import FlexRoundError, InputError
-from flexround.io import artifacts, resume, sources
+from flexround.io import artifacts, resume
 from flexround.jobs import resolve
 from flexround.jobs.runs import ReconstructJob
 from flexround.jobs.tables import TabulateJob
-from flexround.mini.tasks.digits import Digits, DigitsOptions
-from flexround.models import build, tokenizer_files
-from flexround.models.shards import WHOLE, Shards
-from flexround.models.surgery.lora import merge_checkpoint
+from flexround.mini.digits import Digits, DigitsOptions
+from flexround.models import build
 from flexround.quant.grid import Grid
 from flexround.reconstruct.codes import Part, Stored
 from flexround.reconstruct.state import State
@@ -47,10 +39,8 @@ from flexround.results import evaluated, grid
 from flexround.results.claims import specs
 from flexround.results.render import job_costs, origins
 from flexround.settings import load, user_rows, validation
-from flexround.settings.layout import PARAMS, ROOT, Run
+from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
-from flexround.stages import finetune
-from flexround.tasks import protocol
 
 CASES = int(os.environ.get("CASES", 6))  # of each reader
 DAMAGES = {
@@ -77,64 +67,6 @@ class Reader(NamedTuple):
     read: Callable[[Path], Any]
     files: tuple[str, ...] = ("*",)
     pinned: bool = False
-
-
-# what others release
-
-
-SMALL = load.load_params("rehearsal")
-
-
-def rows(case):
-    """Return the reader of a data set's file."""
-    return Reader(lambda d: reader_cases.write(d / case.file, case.content), case.read)
-
-
-def network(name):
-    """Return the reader of a checkpoint, as the finetune stage reads it."""
-    checkpoint = SMALL.checkpoint(name)
-    source = SMALL.sources[checkpoint.source].model_copy(update={"file": f"{name}.pth.tar"})
-
-    def write(d):
-        """Write BRECQ's old pickles, the half precision of OPT and its tokenizer in two files, LLaMA's shards."""
-        frozen, path = ROOT / source.inside, d / source.file
-        if frozen.is_file():
-            torch.save({"model": load_file(frozen)}, path, _use_new_zipfile_serialization=False)
-            return
-        shutil.copytree(frozen, path)
-        state = {name: value.half() for name, value in load_file(path / WHOLE).items()}
-        if name == "opt-125m":
-            torch.save(state, path / "pytorch_model.bin")
-            tokenizer_files.load(path / "tokenizer.json").model.save(str(path))
-            (path / WHOLE).unlink(), (path / "tokenizer.json").unlink()
-        elif name == "llama-7b":
-            (path / WHOLE).unlink()
-            save_torch_state_dict(state, path, max_shard_size="300KB")
-
-    def read(d):
-        task = next(task for task, network in SMALL.pairs() if network == name)
-        model = build.architecture(checkpoint, protocol.named(SMALL.scale, task).head)
-        job = Namespace(checkpoint=checkpoint, sources=d, origins={checkpoint.source: source}, out=d / "out")
-        with mock.patch.object(sources, "verify", return_value="0" * 64):
-            finetune.import_source(job, model)
-        if checkpoint.streamed:
-            shards = Shards(d / source.file, model)
-            shards.fill(shards.places)
-
-    return Reader(write, read)
-
-
-def write_adapter(d):
-    torch.save({"model_state_dict": test_lora.adapter()}, d / "adapter.pt")
-
-
-def read_adapter(d):
-    merge_checkpoint(test_lora.make(), d / "adapter.pt")
-
-
-def read_images(d):
-    image_sets.build().prepare(d / "out", d)
-    image_sets.build().calibration(d / "out", 12, 0)
 
 
 # what people write
@@ -232,12 +164,7 @@ def read_report(d):
 
 RUN_FILES = ("results/mini/[qcg]*", "logs/*", "results/mini/evaluated/imagenet/*/q-flexround-w4a4/*.json")
 SETTINGS = ("scales/real", "recipes", "defaults", "sources", "tables/real01", "figures-real", "claims-real")
-RELEASED = ("resnet18-brecq", "bert-base", "opt-125m", "llama-7b")
 READERS = {
-    **{f"rows: {name}": rows(case) for name, case in reader_cases.CASES.items()},
-    **{f"network: {name}": network(name) for name in RELEASED},
-    "adapter": Reader(write_adapter, read_adapter),
-    "images": Reader(lambda d: image_sets.write(d / "imagenet"), read_images, ("imagenet/*",)),
     "settings": Reader(write_settings, read_settings, ("own.yaml", *(f"params/{name}.yaml" for name in SETTINGS))),
     "data": Reader(
         lambda d: DIGITS.prepare(d, d),

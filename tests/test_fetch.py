@@ -22,7 +22,7 @@ from flexround.io import download, sources
 from flexround.jobs.runs import FetchJob
 from flexround.settings.load import load_params
 from flexround.settings.sources import Source
-from flexround.tasks.glue import files as glue_files
+from flexround.tasks import glue
 
 CONTENT = b"weights" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -130,7 +130,7 @@ def test_no_source_lies_in_the_directory_of_another_and_glue_has_every_split():
     places = [Path(source.file) for source in known.values()]
     assert len(set(places)) == len(places)
     assert not [place for place in places if set(place.parents) & set(places)]
-    splits = {f"{name}/{split}-*.parquet" for name, splits in glue_files.SPLITS.items() for split in splits}
+    splits = {f"{name}/{split}-*.parquet" for name, splits in glue.SPLITS.items() for split in splits}
     assert splits <= set(known["glue"].files)
 
 

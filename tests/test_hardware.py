@@ -16,8 +16,8 @@ from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.machine import hardware
 from flexround.reconstruct import phases
-from flexround.tasks.images import task as image_task
-from flexround.tasks.images import training
+from flexround.tasks import image_training as training
+from flexround.tasks import images as image_task
 
 TESTS = Path(__file__).parent
 IMAGES = "imagenet", "mobilenetv2-brecq"

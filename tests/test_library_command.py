@@ -17,7 +17,7 @@ from transformers.models.qwen3 import modeling_qwen3
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.library import command
-from flexround.models.shards import Shards
+from flexround.models.weights import Shards
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
-from flexround.tasks.language import files as language_files
+from flexround.tasks import language
 from synthetic import tokenizers
 
 PAGE = (ROOT / "docs/own.md").read_text()
@@ -73,7 +73,7 @@ def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp
 def test_a_novel_keeps_its_lines_and_is_quantized_with_the_settings_of_texts(own):
     text = "It was the end.\r\n\r\n    def f(x):\n\treturn x\n" * 5
     (own / "novel.txt").write_bytes(text.encode())
-    rows = [row for split in ("train", "validation") for row in language_files.read(own / "novel.txt", "text", split)]
+    rows = [row for split in ("train", "validation") for row in language.read(own / "novel.txt", "text", split)]
     assert "".join(row["text"] for row in rows) == text.replace("\r\n", "\n")
     params = load_params(str(own / "own.yaml"))
     novel, photos = (hyper(params, Run("own", *pair, "q-rtn-w8a8", 0))[0] for pair in PAIRS)

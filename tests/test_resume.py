@@ -23,9 +23,8 @@ from safetensors.torch import load_file
 from flexround.errors import InputError
 from flexround.io import resume
 from flexround.jobs import execution
-from flexround.tasks.commonsense import harness
-from flexround.tasks.text import lora_training
-from flexround.tasks.text import training as text_training
+from flexround.tasks import harness, text_training
+from flexround.tasks.options import AdapterTrainSettings
 
 place, prepared = test_commonsense.place, test_commonsense.prepared
 
@@ -69,8 +68,8 @@ def llama_trainer(**settings):
         model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1)))  # so the optimizer has no state of it
         return model
 
-    checked = lora_training.AdapterTrainSettings.model_validate(usual | settings)
-    return trainer(lora_training.train, checked, make, loss)
+    checked = AdapterTrainSettings.model_validate(usual | settings)
+    return trainer(text_training.train_adapters, checked, make, loss)
 
 
 def small_trainer(dropout):

@@ -196,7 +196,7 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (MINI, network("n3", blocks="resnet"), "checkpoints.n3: 'resnet': write it as package.module:Name"),
         (MINI, network("n4", factory="flexround.models.cifar_resnet:resnet", args={"dept": 2}), "option 'dept' (did"),
         (MINI, network("n5", factory="torch.nothing:net"), "checkpoints.n5: 'torch.nothing:net': no module"),
-        (MINI, copied("tasks", "squad", "t1", module="flexround.tasks.squad.task:Squd"), "tasks.t1: 'flexround.tasks."),
+        (MINI, copied("tasks", "squad", "t1", module="flexround.tasks.squad:Squd"), "tasks.t1: 'flexround.tasks."),
         (MINI, copied("tasks", "squad", "t2", module="flexround.tasks.squat:Squad"), "tasks.t2: 'flexround.tasks.squ"),
         (MINI, copied("tasks", "squad", "t3", module="flexround.models.resnet:blocks"), "no class attribute Options"),
         (MINI, into("tasks", "squad", "options", n_bst=2), "tasks.squad: options: n_bst: unknown key 'n_bst' (did you"),

@@ -15,7 +15,7 @@ from flexround.settings.layout import Run
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule, TrainRule
-from flexround.tasks.text.lora_training import AdapterTrainSettings
+from flexround.tasks.options import AdapterTrainSettings
 
 PAPER = loaded("paper")
 TASKS, CHECKPOINTS = PAPER.scale.tasks, PAPER.scale.checkpoints

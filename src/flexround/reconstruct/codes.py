@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from flexround.errors import InputError, NumericalError, suggest
 from flexround.io import artifacts
 from flexround.models.blocks import Block, Site
-from flexround.models.shards import CPU
 from flexround.models.surgery.attach import attach_quantizer
 from flexround.models.tensors import places, put
+from flexround.models.weights import CPU
 from flexround.quant import activation
 from flexround.quant.grid import Grid, in_groups, nearest_codes
 
