@@ -32,7 +32,7 @@ from safetensors.torch import load_file, save_file
 
 import flexround
 from flexround.errors import FlexRoundError, InputError
-from flexround.io import artifacts, resume, sources
+from flexround.io import artifacts, sources
 from flexround.jobs import resolve
 from flexround.jobs.runs import ReconstructJob
 from flexround.jobs.tables import TabulateJob
@@ -40,9 +40,6 @@ from flexround.mini.tasks.digits import Digits, DigitsOptions
 from flexround.models import build, tokenizer_files
 from flexround.models.shards import WHOLE, Shards
 from flexround.models.surgery.lora import merge_checkpoint
-from flexround.quant.grid import Grid
-from flexround.reconstruct.codes import Part, Stored
-from flexround.reconstruct.state import State
 from flexround.results import evaluated, grid
 from flexround.results.claims import specs
 from flexround.results.render import job_costs, origins
@@ -174,39 +171,6 @@ def write_quantized(d):
     flexround.quantize(toy.model(), toy.samples(32), "q-rtn-w4a8", iters=1, a_iters=1, batch=8, progress=False).save(d)
 
 
-def interrupted(kept):
-    """Let a job be interrupted: what is unfinished is kept."""
-    with contextlib.suppress(KeyboardInterrupt), kept as opened:
-        yield opened
-        raise KeyboardInterrupt
-
-
-def write_state(d):
-    grid = Grid(torch.ones(()), torch.zeros(()), -8, 7)
-    part = Part({"weight/a": Stored(grid, torch.arange(-8, 8).to(torch.int8), torch.ones(()))}, {})
-    for state in interrupted(State(d / "run", "f" * 16).opened()):
-        for block in range(3):
-            state.commit(f"weights/{block:03}", part, {"fp": torch.randn(4, 3)}, {"seconds": 1.0})
-
-
-def read_state(d):
-    """Take over what a stopped job left; a damaged state is dropped, and all is done again."""
-    for state in interrupted(State(d / "run", "f" * 16).opened()):
-        found = [(entry["position"], entry["record"], state.part(entry).tensors()) for entry in state.entries]
-    return found
-
-
-def write_part(d):
-    for _ in interrupted(resume.kept(d / "kept")):
-        resume.save("epoch", {"model": {"a": torch.arange(5)}, "optimizer": {"b": torch.ones(3)}}, done=3)
-
-
-def read_part(d):
-    for _ in interrupted(resume.kept(d / "kept")):
-        found = resume.load("epoch")
-    return found
-
-
 def write_evaluation(d):
     path = table_runs.write(d, "weak", table_runs.hits(700)) / "metrics.json"
     artifacts.write_formatted(path, json.loads(path.read_text()))
@@ -253,8 +217,6 @@ READERS = {
         ("manifest.json", "*.safetensors"),
         pinned=True,
     ),
-    "state": Reader(write_state, read_state, ("*.json", "*.safetensors"), pinned=True),
-    "part of a job": Reader(write_part, read_part, pinned=True),
     "evaluation": Reader(write_evaluation, read_evaluation, pinned=True),
     "job of a reconstruction": job_file("reconstruct", ReconstructJob, report_case.RUN),
     "job of a table": job_file("tabulate", TabulateJob, 3),
