@@ -1,6 +1,5 @@
 """The readers of data sets: whole files give the rows, and rows that are wrong are refused by file and number.
 
-Damaged files are those of test_damaged_files.py.
 """
 
 import json

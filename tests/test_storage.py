@@ -239,7 +239,7 @@ def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path, monkeypat
     data, samples = "results/smoke/data/imagenet", "results/smoke/calibration/imagenet/n64-seed0"
     assert lines == [
         f"{data}/model.safetensors: missing although {data}/manifest.json lists it; {everything}",
-        f"{samples}/manifest.json: its format is none, this version reads 1; {everything}",
+        f"{samples}/manifest.json: damaged (KeyError('files')); {everything}",
         f"{HEAVY}: its sha256 is not the one in its manifest; touches table10, figure4",
         f"{metrics}: metrics.top1 = {content['metrics']['top1']}, but predictions.safetensors "
         f"gives {content['metrics']['top1'] - 1}; touches table10",
