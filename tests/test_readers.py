@@ -1,6 +1,4 @@
-"""The readers of data sets: whole files give the rows, and rows that are wrong are refused by file and number.
-
-"""
+"""The readers of data sets: whole files give the rows, and rows that are wrong are refused by file and number."""
 
 import json
 

@@ -119,7 +119,9 @@ def test_a_cell_is_the_median_of_its_seeds(
         ({"higher_is_better": {"top1": False, "top5": True}}, r"higher_is_better\.top1 = False"),
     ],
 )
-def test_metrics_that_their_predictions_do_not_give_are_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_metrics_that_their_predictions_do_not_give_are_named(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
     found = evaluated.differences(write(tmp_path, "weak", hits(700), **changes) / "metrics.json")
     assert re.match(message, next(found))
 

@@ -15,10 +15,8 @@ NOTES = ".cache/huggingface/download"  # what the hub's client writes about the 
 def fetch(source: Source, partial: Path) -> Path:
     """Download the wanted files to ``partial`` and return it; files that are there already are not fetched again.
 
-    A time limit can end a process, but not the threads with which the hub's client downloads.
-
     Raises:
-        DownloadError: the hub can't be reached, lacks the revision, or takes too long.
+        DownloadError: the hub can't be reached, or lacks the revision.
     """
     kind = "model" if source.kind == "checkpoint" else "dataset"
     wanted = [f"--include={pattern}" for pattern in source.files]
