@@ -97,24 +97,16 @@ class Part:
         weights = {weight_name(key): one.values() for key, one in self.quantized.items() if key.startswith(WEIGHT)}
         return self.parameters | weights
 
-    def check(self) -> None:
-        """Refuse values that no reconstruction stores.
+    def refuse_not_finite(self) -> None:
+        """Refuse NaN, and Inf in quantized tensors; a mask in a buffer may hold -Inf.
 
         Raises:
-            InputError: NaN, Inf in what is quantized, a step that is not positive, or a code or zero point that is no
-                integer in range.
+            InputError: with the tensor's key.
         """
         for key, value in self.tensors().items():
-            wrong = torch.isnan if key.startswith(PARAMETER) else _not_finite  # a mask in a buffer may hold -Inf
+            wrong = torch.isnan if key.startswith(PARAMETER) else _not_finite
             if value.is_floating_point() and wrong(value).any():
                 raise InputError(f"{key} holds NaN or Inf; look for them in the checkpoint")
-        for key, stored in self.quantized.items():
-            grid = stored.grid
-            if not (grid.step > 0).all():
-                raise InputError(f"{key}: a step is not positive")
-            for what, whole in (("zero point", grid.zero_point), ("code", stored.codes)):
-                if whole is not None and not ((whole >= grid.qmin) & (whole <= grid.qmax) & (whole % 1 == 0)).all():
-                    raise InputError(f"{key}: a {what} is no integer from {grid.qmin} to {grid.qmax}")
 
 
 def part(quantized: Result, model: nn.Module, names: Iterable[str], copied: bool = True) -> Part:
@@ -136,7 +128,7 @@ def part(quantized: Result, model: nn.Module, names: Iterable[str], copied: bool
         {key: _copied(stored) for key, stored in quantized.items()},
         {name: copies[value] for name, value in values.items()},
     )
-    made.check()
+    made.refuse_not_finite()
     return made
 
 
