@@ -13,7 +13,7 @@ import pytest
 from stage_calls import call
 
 from flexround.errors import InputError
-from flexround.io import download, sources
+from flexround.io import fetchers, sources
 from flexround.jobs.runs import FetchJob
 from flexround.settings.load import load_params
 from flexround.settings.sources import Source
@@ -26,7 +26,7 @@ FACTS = {"kind": "checkpoint", "revision": "v1", "licence": "MIT"}
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(download, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(fetchers, "PAUSES", (0.0, 0.0))
 
 
 def source(location, **given):
@@ -194,7 +194,7 @@ def test_a_server_that_fails_is_one_message_and_nothing_is_kept(
     serve, out, monkeypatch, handler, limit, tries, message
 ):
     for name, seconds in limit.items():
-        monkeypatch.setattr(download, name, seconds)
+        monkeypatch.setattr(fetchers, name, seconds)
     started, server = time.monotonic(), serve(handler)
     with pytest.raises(InputError, match=message):
         sources.fetch("w", source(f"{server.address}/w.pth"), out)

@@ -10,7 +10,7 @@ import real_files
 from pydantic import ValidationError
 
 from flexround.errors import InputError
-from flexround.io import git, sources
+from flexround.io import fetchers, sources
 from flexround.settings.sources import Source
 
 FILES = {"zoo/w.th": b"weights\r\n", "zoo/other.th": b"x", "train/ant/1.jpg": b"one", "train/bee/2.jpg": b"two"}
@@ -108,7 +108,7 @@ def test_what_cannot_be_fetched_says_what_to_put_where_and_nothing_is_kept(
 
 
 def test_nothing_else_than_the_wanted_files_is_checked_out(repository, tmp_path):
-    assert git.fetch(source(repository, "train/ant"), tmp_path) == tmp_path / "tree/train/ant"
+    assert fetchers.from_git(source(repository, "train/ant"), tmp_path) == tmp_path / "tree/train/ant"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["1.jpg"]
 
 

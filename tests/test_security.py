@@ -23,7 +23,7 @@ RUNS_CODE = {  # what a call of this name would do with data
 }
 UNPACKS = {"extractall", "extract", "unpack_archive", "unsafe_load", "full_load"}  # whatever it is called on
 NETWORK = {"urllib.request", "http.client", "huggingface_hub", "requests", "httpx", "ftplib", "aiohttp", "urllib3"}
-MAY_REACH = {"download.py"}  # of the stage fetch, which else starts git, pip and hf
+MAY_REACH = {"fetchers.py"}  # of the stage fetch, which else starts git, pip and hf
 
 
 def nodes(kind):

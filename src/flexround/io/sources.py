@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flexround.errors import InputError
-from flexround.io import download, git, hub, pypi
+from flexround.io import fetchers
 from flexround.io.artifacts import sha256, write_text
 from flexround.settings.sources import Source
 
 log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
 FETCHERS: dict[str, Callable[[Source, Path], Path]] = {  # by what a location begins with
-    **dict.fromkeys(("http", "https", "file"), download.fetch),
-    **{"hub": hub.fetch, "git": git.fetch, "pypi": pypi.fetch},
+    **dict.fromkeys(("http", "https", "file"), fetchers.over_http),
+    **{"hub": fetchers.from_hub, "git": fetchers.from_git, "pypi": fetchers.from_pypi},
 }
 ANEW = ("git", "pypi")  # what broke off begins anew; the others go on in the next call
 
@@ -189,7 +189,7 @@ class _Wanted:
         try:
             content = FETCHERS[self.scheme](self.source, self.partial)
             self.check(content)
-        except download.DownloadError as error:
+        except fetchers.DownloadError as error:
             if self.scheme in ANEW:
                 shutil.rmtree(self.partial, ignore_errors=True)
             raise self.error(str(error)) from error
