@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
             problems += _broken(path)
         except InputError as error:
             problems.append(_problem(error))
-        except (OSError, LookupError, TypeError, ValueError) as error:
-            problems.append((path, f"damaged ({error!r})"))
+        except (FlexRoundError, OSError, LookupError, TypeError, ValueError) as error:
+            problems.append((path, " ".join(f"damaged ({type(error).__name__}: {error})".split())))
     problems += untrue(root, plan.params)
     problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
     for path, problem in problems:
