@@ -47,6 +47,8 @@ class State:
                 self._carried = {name: from_memory(value, facts["orders"][name]) for name, value in tensors.items()}
                 log.info("resuming after block %s", self.entries[-1]["position"])
             yield self
+        with contextlib.suppress(OSError):  # unfinished work of other settings or code is there
+            self.directory.parent.rmdir()
 
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
         """Write a finished block: its results, and the activations that replace those carried so far.
