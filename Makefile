@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help install test fuzz docs regress lint format lock plan pretrain rehearse report paper status evidence remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan pretrain rehearse report paper status evidence remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -51,9 +51,6 @@ FORCE:
 
 test: $(INSTALLED) ## run the tests, in two processes
 	python tests/halves.py
-
-fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its reader does (CASES=400 of each kind)
-	CASES=$(or $(CASES),400) python -m pytest tests/test_damaged_files.py
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
@@ -119,9 +116,7 @@ endif
 # make before 4.4 exports nothing to $(shell).
 pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (docs/storage.md), from REMOTE=directory or URL
 	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
-	dvc fetch $(STORED)
-	python -m flexround.tools.dvc_cache $(STORED)
-	dvc checkout $(STORED)
+	dvc pull $(STORED)
 	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore $(STORED)
 	@# Sources are not stored: without them Snakemake would take all that was made of them for stale.
 	snakemake --cores all --until fetch --config scale=$(call quoted,$(SCALE))

@@ -338,11 +338,6 @@ def test_a_group_without_learning_rate_or_schedule_is_named_with_its_recipe(tmp_
     assert all(part in message for part in ("'s1'", next(iter(hyper)), "b-mine-w4", "AdaQuant")), message
 
 
-def test_a_rate_for_a_group_that_no_layer_has_is_refused_before_anything_is_read():
-    with pytest.raises(SettingsError, match=r"toy/0: lr.nonsense: AdaQuant has no such group, .*known: s1, v"):
-        toy.job(toy.recipe(rounding="adaquant"), lr={"v": 1e-3, "s1": 1e-3, "nonsense": 1e-3})
-
-
 class Cut(Rounding):
     """A rounding whose ``forward`` forgets a row."""
 

@@ -34,6 +34,7 @@ from flexround.tasks.questions import Row, Version
 TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of one batch, padding included; a CPU is fastest where they fit its cache
 DEFINITIONS = PARAMS / "lm_eval"
 VERSION = lm_eval.__version__
+EXAMPLES = "examples"  # of a kept part, beside its scores
 SEEDS: dict[Version, int] = {"0.3": 42, "0.4": 1234}  # of the few-shot examples in each version of lm-eval
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of everything that is meant here
@@ -232,15 +233,15 @@ def ask(model: VersionedModel, name: str, data: Path, shots: int) -> Answers:
     """
     part = f"{name}-{shots}"
     if found := resume.load(part):
-        groups, kept = found
-        scores = {metric: values.numpy() for metric, values in groups["scores"].items()}
-        return Answers(scores, groups["drawn"]["examples"].numpy(), kept["facts"])
+        tensors, kept = found
+        examples = tensors.pop(EXAMPLES).numpy()
+        return Answers({metric: values.numpy() for metric, values in tensors.items()}, examples, kept["facts"])
     since = time.monotonic()
     answers = _ask(model, name, data, shots)
     if resume.worth(since):
-        scored = {metric: torch.from_numpy(values) for metric, values in answers.scores.items()}
-        drawn = {"examples": torch.from_numpy(answers.examples)}
-        resume.save(part, {"scores": scored, "drawn": drawn}, facts=answers.facts)
+        arrays = answers.scores | {EXAMPLES: answers.examples}
+        tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        resume.save(part, tensors, facts=answers.facts)
     return answers
 
 
