@@ -116,7 +116,9 @@ endif
 # make before 4.4 exports nothing to $(shell).
 pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (docs/storage.md), from REMOTE=directory or URL
 	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
-	dvc pull $(STORED)
+	dvc fetch $(STORED)
+	python -m flexround.tools.dvc_cache $(STORED)
+	dvc checkout $(STORED)
 	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore $(STORED)
 	@# Sources are not stored: without them Snakemake would take all that was made of them for stale.
 	snakemake --cores all --until fetch --config scale=$(call quoted,$(SCALE))

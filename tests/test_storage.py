@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from dvc.repo import Repo
 from published import TABLE, Clone, cloned, publish, remote, stages
 from stage_calls import exit_code
 
@@ -23,7 +25,7 @@ from flexround.results import table_csv
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.tools import snakemake_records, verify
+from flexround.tools import dvc_cache, snakemake_records, verify
 
 RUN = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
 HEAVY = f"{RUN}/model.safetensors"
@@ -138,7 +140,7 @@ def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
     assert [float(c["value"]) for c in cells if (c["recipe"], c["metric"], c["checkpoint"]) == CELL] == [expected]
 
 
-def test_a_wrong_byte_in_the_remote_is_not_pulled(published, tmp_path):
+def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(published, tmp_path):
     """Also where fetches were killed, while they copied and while they collected: the next pull misses nothing."""
     clone, whole = clone_of(published, tmp_path), names(published.root / ".dvc/cache/files")
     for killed in (KILLED_COPYING, KILLED_COLLECTING):
@@ -150,12 +152,72 @@ def test_a_wrong_byte_in_the_remote_is_not_pulled(published, tmp_path):
     with damaged(stored(published, HEAVY)):
         done = clone.make("pull", f"REMOTE={remote(published)}", check=False)
     assert done.returncode != 0
-    assert RUN in done.stderr
-    assert not (clone.root / RUN).exists()
+    assert f"{HEAVY}: no whole copy, files/md5/" in done.stdout
+    assert not (clone.root / "results").exists()
     clone.make("pull")
     assert (clone.root / HEAVY).read_bytes() == (published.root / HEAVY).read_bytes()
     assert (clone.root / "results/smoke/metrics.json").exists()
     assert whole <= names(clone.root / ".dvc/cache/files")
+
+
+def test_a_wrong_byte_in_the_cache_is_named(published, pulled, monkeypatch, capsys):
+    monkeypatch.chdir(pulled.root)
+    copy = pulled.root / ".dvc/cache" / stored(published, HEAVY).relative_to(remote(published))
+    with damaged(copy):
+        code, lines = ran(dvc_cache, capsys)
+    assert code == 1
+    assert [line for line in lines if ": damaged" in line] == [
+        f"{HEAVY}: damaged, its copy {copy.relative_to(pulled.root / '.dvc/cache')} has another md5"
+    ]
+
+
+@pytest.mark.parametrize("md5", ["../../../victim", "/etc/hostname"])
+def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, tmp_path, monkeypatch, md5):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pulled.root / ".dvc", ".dvc")
+    shutil.copy(pulled.root / "dvc.yaml", "dvc.yaml")
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    victim = Path("victim")
+    victim.write_text("somebody's file")
+    lock = (pulled.root / "dvc.lock").read_text()
+    Path("dvc.lock").write_text(re.sub(r"md5: [0-9a-f]{32}\n", f"md5: {md5}\n", lock, count=1))
+    with pytest.raises(InputError, match=r"^dvc\.lock"):
+        dvc_cache.run(dvc_cache.parser().parse_args([]))
+    assert victim.read_text() == "somebody's file"
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "refused"),
+    [
+        *((name, "", True) for name in ("../../../x", "s/../../../../x", "/x", "a//x", "..", "", "s/.")),
+        *((name, "results/data/s", True) for name in ("s/x", "s/deeper/x")),
+        ("s/x", "results", False),  # results on another disk are the user's choice
+        ("..\\..\\x", "", False),  # one name
+    ],
+)
+def test_a_remote_writes_in_its_outputs_alone(tmp_path, monkeypatch, name, link, refused):
+    (root := tmp_path / "a/clone").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(root)
+    with Repo.init(no_scm=True) as repo:
+        cache = Path(repo.cache.local.path)
+    listed = [{"md5": hashlib.md5(b"evil").hexdigest(), "relpath": name}]
+    for kind, content in {"": b"evil", ".dir": json.dumps(listed).encode()}.items():
+        md5 = hashlib.md5(content).hexdigest() + kind
+        artifacts.write_bytes(cache / md5[:2] / md5[2:], content)
+    if link:
+        Path(link).parent.mkdir(parents=True, exist_ok=True)
+        Path(link).symlink_to(tmp_path / "other")
+    outs = {"dvc.yaml": "results/data", "dvc.lock": {"path": "results/data", "hash": "md5", "md5": md5}}
+    for file, out in outs.items():
+        content = {"schema": "2.0", "stages": {"it": {"cmd": "it", "outs": [out]}}}
+        Path(file).write_text(yaml.safe_dump(content if file == "dvc.lock" else {"stages": content["stages"]}))
+    with pytest.raises(InputError) if refused else contextlib.nullcontext():
+        dvc_cache.run(dvc_cache.parser().parse_args([]))
+        with Repo() as repo:
+            repo.checkout()
+    written = [path for path in tmp_path.rglob("*x") if path.is_file()]
+    assert written == ([] if refused else [Path("results/data", name).resolve()])
 
 
 def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path, monkeypatch, capsys):
