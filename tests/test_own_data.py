@@ -12,7 +12,7 @@ from image_sets import save
 from numpy.random import default_rng
 from stage_calls import Work
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.io import artifacts, sources
 from flexround.models import transformer
 from flexround.settings import layout
@@ -112,14 +112,3 @@ def test_a_folder_without_files_is_refused(own, tmp_path):
     (own / "photos/train").mkdir(parents=True)
     with pytest.raises(InputError, match=r"source photos: .*photos has no files; correct `sources` in the scale's"):
         Work(own / "own.yaml", tmp_path).do("fetch", "photos", out=layout.source_file("photos"))
-
-
-def test_what_is_missing_or_named_like_a_source_of_the_project_is_said_before_anything_runs(own):
-    (own / "novel.txt").unlink()
-    (own / "own.yaml").write_text(SHOWN.replace("photos: photos,", "photos: photos, glue: photos,"))
-    with pytest.raises(SettingsError) as error:
-        load_params(str(own / "own.yaml"))
-    assert [line.partition("own.yaml: ")[2] for line in str(error.value).splitlines()] == [
-        "sources.glue: params/sources.yaml has that name",
-        f"sources.novel: {own / 'novel.txt'} is missing",
-    ]
