@@ -1,7 +1,8 @@
 """The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from flexround.errors import SettingsError, look_up
 from flexround.io.artifacts import write_text
 from flexround.settings import layout
 from flexround.settings.load import import_beside, is_path, load_params
-from flexround.settings.params import Params
+from flexround.settings.layout import Run
+from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Count, HyperRule, Name, Recipe, Strict
 from flexround.settings.tables import Row, RowGroup, Table
 from flexround.settings.validation import given, noted, read_yaml, validate
@@ -42,14 +44,17 @@ def configured(scale: str, file: str | None) -> Params:
     """Return the settings with the additions of a user's file, and let this process and its jobs import what they name.
 
     Raises:
-        SettingsError: all errors of the first wrong file.
+        SettingsError: all errors of the first wrong file, or the rows that can't compete with those beside them.
     """
     params = load_params(scale)
     if file is None:
         return params
     path = Path(file).expanduser()
     import_beside(path)
-    return merge(params, path)
+    params = merge(params, path)
+    if errors := [line for table in params.tables.values() for line in unequal(params, table)]:
+        raise SettingsError("\n".join(errors))
+    return params
 
 
 def claim(name: str, scale: str, root: Path = Path()) -> None:
@@ -149,3 +154,46 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
     table = look_up("table", {str(known): table for known, table in params.tables.items()}, str(number))
     groups = (*table.groups, RowGroup(rows=tuple(rows), compare=True))
     return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
+
+
+def unequal(params: Params, table: Table) -> list[str]:
+    """Return a line for each row that must not compete with those beside it: other bits, or a user's other grid."""
+    return [*_other_bits(params, table)] or [*_other_grids(params, table)]
+
+
+def _other_bits(params: Params, table: Table) -> Iterator[str]:
+    """Yield the rows whose bits aren't those of their recipes, or of the rows with which they compete silently."""
+    first: dict[str, str] = {}
+    for group in table.groups:
+        for row in group.rows:
+            bits = params.recipes.bits(row.recipe)
+            said = row.bits.replace("16", "32") or (first.setdefault(row.section, bits) if group.compare else bits)
+            if said != bits:
+                text = f"bits = {row.bits or said}, its recipe {row.recipe} has {bits}; change one"
+                yield f"{table.file}: {row.method}: {text}"
+
+
+def _other_grids(params: Params, table: Table) -> Iterator[str]:
+    """Yield the user's rows that differ in a setting of their grids from the rows with which they compete.
+
+    B and Q have different grids in the paper's tables: a row is compared with those of its setting, if there are any.
+    """
+    made = set(params.shown())
+    contests = defaultdict[object, dict[str, list[dict[str, object]]]](lambda: {"B": [], "Q": []})
+    own = any(isinstance(row, OwnRow) for row in table.rows())
+    groups = [group for group in table.groups if group.compare and own]
+    cells = [cell for group in groups for row in group.rows for cell in table.row_cells(row)]
+    for row, _, task, checkpoint, _ in cells:
+        for name in params.recipe(row.recipe).select or (row.recipe,):
+            recipe = params.recipe(name)
+            if recipe.setting is None or (task, checkpoint, name) not in made:
+                continue
+            grid = hyper(params, Run(params.scale.name, task, checkpoint, name, 0))[0].grid(recipe)
+            contest = contests[row.section, row.bits, task, checkpoint]
+            rivals = contest[recipe.setting] or contest["B"] or contest["Q"]
+            if not isinstance(row, OwnRow) or not rivals:
+                contest[recipe.setting].append(grid)
+            elif grid not in rivals:
+                other = [f"{key} = {grid[key]}, not {rivals[0][key]}" for key in grid if grid[key] != rivals[0][key]]
+                text = f"{', '.join(other)} as the rows beside it; set that in its recipe"
+                yield f"{table.file}: {row.method}: {text}"

@@ -7,7 +7,6 @@ import argparse
 import fnmatch
 import inspect
 import logging
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 from flexround import imports
@@ -18,8 +17,6 @@ from flexround.settings import user_rows
 from flexround.settings.layout import Run
 from flexround.settings.load import RULES
 from flexround.settings.params import Params, hyper, matching, refuse_unweighted
-from flexround.settings.tables import Table
-from flexround.settings.user_rows import OwnRow
 from flexround.settings.validation import noted
 from flexround.tools import cli
 
@@ -49,10 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def mistakes(params: Params) -> list[str]:
     """Return a line for each mistake; runs are resolved if all names, code and rules are right."""
-    tables = params.tables.values()
     errors = [*_names(params), *_code(params), *_patterns(params)] or _runs(params)
-    errors = errors or [line for table in tables for line in _other_bits(params, table)]
-    return errors or [line for table in tables for line in _other_grids(params, table)]
+    return errors or [line for table in params.tables.values() for line in user_rows.unequal(params, table)]
 
 
 def _names(params: Params) -> list[str]:
@@ -140,44 +135,6 @@ def _runs(params: Params) -> list[str]:
                 if imports.load(params.rounding_target(rounding)).regularizer is not Rounding.regularizer:
                     refuse_unweighted(values, sources, f"hyper-parameters of {run}: {rounding}")
     return _merged(errors)
-
-
-def _other_bits(params: Params, table: Table) -> Iterator[str]:
-    """Yield the rows whose bits aren't those of their recipes, or of the rows with which they compete silently."""
-    first: dict[str, str] = {}
-    for group in table.groups:
-        for row in group.rows:
-            bits = params.recipes.bits(row.recipe)
-            said = row.bits.replace("16", "32") or (first.setdefault(row.section, bits) if group.compare else bits)
-            if said != bits:
-                text = f"bits = {row.bits or said}, its recipe {row.recipe} has {bits}; change one"
-                yield f"{table.file}: {row.method}: {text}"
-
-
-def _other_grids(params: Params, table: Table) -> Iterator[str]:
-    """Yield the user's rows that differ in a setting of their grids from the rows with which they compete.
-
-    B and Q have different grids in the paper's tables: a row is compared with those of its setting, if there are any.
-    """
-    made = set(params.shown())
-    contests = defaultdict[object, dict[str, list[dict[str, object]]]](lambda: {"B": [], "Q": []})
-    own = any(isinstance(row, OwnRow) for row in table.rows())
-    groups = [group for group in table.groups if group.compare and own]
-    cells = [cell for group in groups for row in group.rows for cell in table.row_cells(row)]
-    for row, _, task, checkpoint, _ in cells:
-        for name in params.recipe(row.recipe).select or (row.recipe,):
-            recipe = params.recipe(name)
-            if recipe.setting is None or (task, checkpoint, name) not in made:
-                continue
-            grid = hyper(params, Run(params.scale.name, task, checkpoint, name, 0))[0].grid(recipe)
-            contest = contests[row.section, row.bits, task, checkpoint]
-            rivals = contest[recipe.setting] or contest["B"] or contest["Q"]
-            if not isinstance(row, OwnRow) or not rivals:
-                contest[recipe.setting].append(grid)
-            elif grid not in rivals:
-                other = [f"{key} = {grid[key]}, not {rivals[0][key]}" for key in grid if grid[key] != rivals[0][key]]
-                text = f"{', '.join(other)} as the rows beside it; set that in its recipe"
-                yield f"{table.file}: {row.method}: {text}"
 
 
 def _merged(errors: list[str]) -> list[str]:
