@@ -9,8 +9,8 @@ from typing import Any
 from flexround.errors import SettingsError, look_up
 from flexround.io.artifacts import write_text
 from flexround.settings import layout
-from flexround.settings.load import import_beside, is_path, load_params
 from flexround.settings.layout import Run
+from flexround.settings.load import import_beside, is_path, load_params
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Count, HyperRule, Name, Recipe, Strict
 from flexround.settings.tables import Row, RowGroup, Table
