@@ -107,7 +107,11 @@ def _beside(entries: Iterable[Entry], recipe: str, rival: str) -> list[str]:
     sign = metrics.of(ours.metric).sign
     best = max(others, key=lambda entry: sign * (entry.value or 0.0), default=None)
     shown = (by_recipe["full-precision"], nearest, by_recipe[rival], ours)
-    return [f"{ours.method.split()[0]}, {ours.bits}", *(str(entry.value) for entry in shown), f"{best.value}, {best.method}" if best else ""]
+    return [
+        f"{ours.method.split()[0]}, {ours.bits}",
+        *(str(entry.value) for entry in shown),
+        f"{best.value}, {best.method}" if best else "",
+    ]
 
 
 def evidence(arguments: argparse.Namespace) -> str:
