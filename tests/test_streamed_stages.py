@@ -38,7 +38,7 @@ def write_source(root):
 
 def streamed(root, train=(), **changes):
     """Return the work of a scale whose network is streamed from that source and, unless told, not trained."""
-    settings = read_yaml(SCALE) | {"train": list(train)}
+    settings = read_yaml(SCALE) | {"train": list(train), "extends": str(SCALE.with_name("tiny_scale.yaml"))}
     checkpoint = settings["checkpoints"][NETWORK]
     checkpoint |= {"source": NETWORK, "streamed": True, "loader": "flexround.models.pretrained:import_directory"}
     del checkpoint["pretrain"]

@@ -332,3 +332,8 @@ def test_preflight_takes_the_largest_block_and_what_arrives_there():
     shapes = engine.boundaries(toy.job(toy.recipe(), net=net), toy.samples())
     expected = [(1, 3, 8, 8)] * 2 + [(1, 8, 8, 8)] * 5 + [(1, 8), (1, 5)]
     assert [tuple(shape) for shape in shapes] == expected
+
+
+def test_an_index_of_shards_does_not_lead_out_of_its_directory(tmp_path):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"weight": "../../elsewhere/model.safetensors"}}))
+    assert weights_module._stored(tmp_path) == {"weight": tmp_path / "model.safetensors"}

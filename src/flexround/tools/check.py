@@ -145,3 +145,7 @@ def _merged(errors: list[str]) -> list[str]:
         mistakes.setdefault(text, []).append(where)
     more = {text: f" and {len(places) - 1} more" if len(places) > 1 else "" for text, places in mistakes.items()}
     return [f"{places[0]}{more[text]}: {text}" for text, places in mistakes.items()]
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())
