@@ -56,7 +56,7 @@ def store(directory, state):
     directory.mkdir(exist_ok=True)
     for file in set(files.values()):
         save_file({name: state[name].clone() for name in files if files[name] == file}, directory / file)
-    (directory / INDEX).write_text(json.dumps({"weight_map": files}))
+    (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
     return directory
 
 
