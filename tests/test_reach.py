@@ -115,6 +115,8 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "my_package/rounding.py").write_text("from .base import X\n")
     (tmp_path / "my_package/base.py").write_text("X = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("my_rounding", "my_helper"):  # of another test
+        monkeypatch.delitem(sys.modules, name, raising=False)
     forget()
     yield tmp_path
     forget()
