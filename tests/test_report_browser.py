@@ -43,9 +43,12 @@ class Browser(webdriver.Chrome):
         return [entry["message"] for entry in self.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
     def open(self, page: Path, fragment: str = "") -> None:
-        """Load a page anew."""
+        """Load a page anew, until its scripts have run: a busy machine's driver may return before."""
+        address = page.resolve().as_uri() + fragment
         self.get("about:blank")
-        self.get(page.resolve().as_uri() + fragment)
+        self.get(address)
+        loaded = f"location.href === {address!r} && document.readyState === 'complete'"
+        WebDriverWait(self, 30).until(lambda _: self.evaluate(loaded))
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression, or what a promise holds in the end."""
@@ -233,12 +236,7 @@ def test_a_plot_is_drawn_and_a_click_on_a_point_opens_its_cell(cloned):
 def test_the_keyboard_opens_the_cell_of_a_point_from_its_numbers(cloned, name, choice, column):
     picture = PICTURE.format(name)
     links = f"{picture} .list tbody a"
-
-    def chosen(_):  # on a busy machine the page's script may run after its load
-        pick(cloned, f"#plot-{name} select", str(choice))
-        return cloned.evaluate(each(links, "1"))
-
-    WebDriverWait(cloned, 10).until(chosen)
+    pick(cloned, f"#plot-{name} select", str(choice))
     if name == "leads":  # behind each number stands its bar
         assert len(cloned.evaluate(each(links, "1"))) == len(cloned.evaluate(each(f"{picture} .bar", "1")))
     else:
