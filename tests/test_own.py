@@ -4,7 +4,6 @@ import contextlib
 import csv
 import importlib
 import json
-import os
 import re
 import shutil
 
@@ -20,8 +19,8 @@ from flexround.models import blocks as protocol
 from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.render import html, latex, terminal
-from flexround.settings import reach, user_rows
-from flexround.settings.layout import MODULES, ROOT, Run
+from flexround.settings import code, user_rows
+from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe
@@ -42,9 +41,9 @@ def home(tmp_path, monkeypatch):
         shutil.copy(path, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    reach._roots.cache_clear(), reach.read_module.cache_clear()
+    code._read.cache_clear()
     yield tmp_path
-    reach._roots.cache_clear(), reach.read_module.cache_clear()  # other tests have modules of the same name
+    code._read.cache_clear()  # other tests have modules of the same name
 
 
 def merged(mini, home, **changes):
@@ -287,16 +286,6 @@ def test_wrong_keys_and_a_syntax_error_in_the_module_are_named(mini, home):
         "recipes: 'B/Nudge': of a name use only letters",
     ):
         assert any(text in line for line in lines), (text, lines)
-
-
-def test_a_module_that_would_run_in_the_place_of_the_one_beside_the_file_is_named(mini, home, monkeypatch):
-    left = home / "left/my_rounding.py"
-    left.parent.mkdir()
-    left.write_text((home / "my_rounding.py").read_text() + "# of last week")
-    monkeypatch.syspath_prepend(str(left.parent))
-    monkeypatch.setenv(MODULES, f"{ROOT}{os.pathsep}{home}")
-    expected = f"{left} would run in the place of {home / 'my_rounding.py'}; rename one of them"
-    assert any(line.endswith(expected) for line in mistakes(mini, home))
 
 
 # networks

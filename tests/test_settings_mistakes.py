@@ -210,7 +210,6 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (RECIPES, recipe("r4", rounding="flexround.quant.flexround:torch"), "flexround:torch': is a module; name"),
         (RECIPES, recipe("r5", rounding="flexround.quant.rounding:Rounding"), "Rounding': has no forward of its own"),
         (RECIPES, recipe("r6", rounding="flexround.quant.grid:Grid"), "grid:Grid': is no subclass of Rounding"),
-        (RECIPES, recipe("r7", rounding="random:Mine"), "'random:Mine': random is Python's own module, /"),
     ],
     "mini: what rules give networks": [
         (MINI, trained("glue-*", epochs=-1), "mini, train settings of glue-mnli/bert-base and 39 more: epochs = -1"),

@@ -1,8 +1,8 @@
 """Do a job's work in this process: log, threads, the user's modules, errors meant for the user."""
 
 import argparse
-import contextlib
 import importlib
+import json
 import logging
 import os
 import shlex
@@ -10,7 +10,7 @@ import sys
 import traceback
 
 from flexround.errors import USER_ERROR, FlexRoundError
-from flexround.jobs import codefile
+from flexround.jobs.jobfile import Code
 from flexround.machine import hardware, memory, threads
 from flexround.settings.layout import MODULES
 
@@ -35,16 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
         memory.keep_freed_memory()
         stage = arguments.module.rpartition(".")[2]
         with hardware.enough(stage, "a larger mem_mb (resources, needs) where it limits the job"):
-            code = codefile.Code(arguments.job)
-            if "state" in vars(arguments):  # unfinished work of other packages is left alone
-                arguments.state /= code.surroundings
-                arguments.confirm = code.check
+            code = json.loads(arguments.job.read_text())["code"]
+            arguments.confirm = Code(**code).check if code else lambda: None
+            arguments.confirm()
             with threads.held(arguments.threads):
                 module = importlib.import_module(arguments.module)
-                for name in code.modules:  # also those that the job imports later: no edit reaches them any more
-                    with contextlib.suppress(Exception):  # the job says it where it needs the module
-                        importlib.import_module(name)
-            code.check(imported=True)
             if "torch" in sys.modules:
                 from flexround.machine import precision  # imports torch, which many stages do without
 
@@ -52,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
                     precision.repeated(lambda: module.run(arguments))
             else:
                 module.run(arguments)
-            code.check()
+            arguments.confirm()
     except FlexRoundError as error:
         log.error("error: %s", error)
         return USER_ERROR

@@ -1,16 +1,15 @@
 """Code that settings name, ``package.module:name``: is it there, does it take its options? Nothing is imported."""
 
 import ast
+import functools
 import importlib.util
-import os
-import sys
 from collections.abc import Iterable
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
+from flexround.code import module_file
 from flexround.errors import SettingsError, look_up, suggest
-from flexround.settings import reach
-from flexround.settings.layout import MODULES
 
 Function = ast.FunctionDef | ast.ClassDef
 
@@ -60,58 +59,82 @@ def overrides(target: str, method: str) -> bool:
     return False
 
 
-def _find(target: str) -> tuple[reach.Module, Function] | None:
+class Module(NamedTuple):
+    """A module of this package or of the user's, read and not imported."""
+
+    name: str
+    path: Path
+    nodes: dict[str, ast.AST]  # name at the top of the module -> what defines it last
+    imported: dict[str, tuple[str, str]]  # name -> module and name that an import binds to it; no name: the module
+
+
+@functools.cache
+def _read(name: str) -> Module | None:
+    """Return a module; None if it is installed, Python's own or unknown."""
+    if (path := module_file(name)) is None:
+        return None
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    try:
+        waiting: list[ast.AST] = [*ast.parse(path.read_bytes()).body]
+    except SyntaxError as error:
+        raise SettingsError(f"{path}: line {error.lineno}: {error.msg}") from error
+    module = Module(name, path, {}, {})
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, ast.Import):
+            names = (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            module.imported.update(dict.fromkeys(names, ("", "")))
+        elif isinstance(node, ast.ImportFrom):
+            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                name = "" if module_file(f"{origin}.{alias.name}") else alias.name
+                module.imported[alias.asname or alias.name] = (origin, name)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            module.nodes[node.name] = node
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            module.nodes[node.id] = node
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return module
+
+
+def _find(target: str) -> tuple[Module, Function] | None:
     """Return what defines a name and the module of it; None if that can't be told without running it."""
     name_of_module, _, name = target.partition(":")
     if not all(part.isidentifier() for part in (*name_of_module.split("."), name)):
         raise SettingsError(f"{target!r}: write it as package.module:Name")
-    if (spec := _spec(name_of_module)) is None:
-        raise SettingsError(f"{target!r}: no module {name_of_module!r} beside this file or on the Python path")
-    _refuse_another(target, spec)
-    module = reach.read_module(name_of_module)
+    module = _read(name_of_module)
     if module is None:
-        if (top := name_of_module.partition(".")[0]) in sys.stdlib_module_names:
-            file = getattr(importlib.util.find_spec(top), "origin", None)
-            raise SettingsError(f"{target!r}: {top} is Python's own module, {file}; give your file another name")
+        if not _is_there(name_of_module):
+            raise SettingsError(f"{target!r}: no module {name_of_module!r} beside this file or on the Python path")
         return None
-    if name in module.imported and module.imported[name].name == "*":
+    if name in module.imported and not module.imported[name][1]:
         raise SettingsError(f"{target!r}: is a module; name a class or function")
     if not {name, "*", "__getattr__"} & {*module.nodes, *module.imported}:
         look_up(f"{target!r}: {module.path} has no", module.nodes, name)
     return _definition(module, name)
 
 
-def _refuse_another(target: str, found: ModuleSpec) -> None:
-    """Raise SettingsError if a module lies beside a user's file and another one of its name comes first."""
-    part = Path(*found.name.split("."))
-    for directory in filter(None, os.environ.get(MODULES, "").split(os.pathsep)):
-        for beside in (Path(directory, part.with_suffix(".py")), Path(directory, part, "__init__.py")):
-            if found.origin and beside.exists() and beside.read_bytes() != Path(found.origin).read_bytes():
-                raise SettingsError(
-                    f"{target!r}: {found.origin} would run in the place of {beside}; rename one of them"
-                )
-
-
-def _spec(module: str) -> ModuleSpec | None:
-    """Return where a module lies, found without importing its packages; None if there is none."""
+def _is_there(module: str) -> bool:
+    """Whether an installed module can be found, without importing its packages."""
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top)
     for part in rest:
         places = spec and spec.submodule_search_locations
         spec = PathFinder.find_spec(f"{spec.name}.{part}", places) if spec and places else None
-    return spec
+    return spec is not None
 
 
-def _definition(module: reach.Module, name: str) -> tuple[reach.Module, Function] | None:
+def _definition(module: Module, name: str) -> tuple[Module, Function] | None:
     """Follow a name of a module through imports to the function or class that it stands for."""
     if name in module.imported:
-        origin = reach.read_module(module.imported[name].module)
-        return _definition(origin, module.imported[name].name) if origin else None
+        origin = _read(module.imported[name][0])
+        return _definition(origin, module.imported[name][1]) if origin else None
     node = module.nodes.get(name)
     return (module, node) if isinstance(node, Function) else None
 
 
-def _lacks(module: reach.Module, node: Function, forward: bool = False) -> str:
+def _lacks(module: Module, node: Function, forward: bool = False) -> str:
     """Return what a class lacks to be a rounding; nothing if its bases lead to where it can't be read."""
     if not isinstance(node, ast.ClassDef):
         return "is no class; name a subclass of Rounding"
@@ -127,7 +150,7 @@ def _lacks(module: reach.Module, node: Function, forward: bool = False) -> str:
     return _lacks(*base, forward) if base is not None else ""
 
 
-def _parameters(module: reach.Module, node: Function) -> dict[str, bool] | None:
+def _parameters(module: Module, node: Function) -> dict[str, bool] | None:
     """Return a function's parameters, or a class's without ``self``, and if each is required; None if it takes any."""
     if isinstance(node, ast.ClassDef):
         for member in node.body:

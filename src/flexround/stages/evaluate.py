@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}
         weights, data = provenance.inputs(job.network, False, **recipe), provenance.inputs(job.data, False)
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
-        state = arguments.state / "evaluate" / resume.fingerprint(job, weights | data, device)
+        state = arguments.state / "evaluate" / resume.fingerprint(device, job.identity, weights | data)
         with resume.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
             arguments.confirm()

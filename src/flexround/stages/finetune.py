@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
             facts["inputs"] |= provenance.inputs(job.data)
-            state = arguments.state / "finetune" / resume.fingerprint(job, facts, device)
+            state = arguments.state / "finetune" / resume.fingerprint(device, job.identity, facts)
             with resume.kept(state):  # until the result is there
                 with hardware.enough("/".join(job.names), SMALLER):
                     facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
             forecast = preflight(work, x, gpu_bytes)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
-        with State(directory, resume.fingerprint(job, weights | samples, device)).opened() as state:
+        with State(directory, resume.fingerprint(device, job.identity, weights | samples)).opened() as state:
             records = reconstruct(work, x, state, gpu_bytes)
             arguments.confirm()  # while what was done is kept: an edit may be taken back
             for clause in left(work, records):
