@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from flexround import imports
-from flexround.jobs import resolve, server
+from flexround.jobs import resolve, worker
 from flexround.jobs.jobfile import QUANTIZED, Code
 from flexround.machine import memory, precision
 from flexround.models import bert, llama, mobilenetv2, resnet, transformer
@@ -304,8 +304,9 @@ def start(repeats: int) -> None:
             Path(directory, f"{kind}.json").write_text(json.dumps({"code": planned.model_dump(mode="json")}))
         os.environ["PLACE"] = directory
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
-        server.start()
-        time.sleep(30)  # all is imported
+        worker.start()
+        while not Path(os.environ[worker.SOCKET]).exists():  # until all is imported
+            time.sleep(0.1)
         for kind in PRELOADED:
             for name, environment in (("warm", {}), ("alone", {"FLEXROUND_WORKERS": "0"})):
                 wall, cpu = starts(kind, environment, repeats)
