@@ -10,6 +10,7 @@ import stage_calls
 from stage_calls import Work
 
 from flexround import code
+from flexround.jobs.command import FILES
 from flexround.jobs.jobfile import ROOMS
 from flexround.settings.layout import ROOT
 
@@ -112,7 +113,7 @@ class Watch:
     def watched(self, stage, inputs, **options):
         if stage == "gate":  # depends on no code, on purpose
             return self.call(stage, inputs, **options)
-        covered = {*code.files((*ROOMS[stage], f"stages/{stage}.py")).values()}
+        covered = {*code.files((*ROOMS[stage], f"stages/{FILES.get(stage, stage)}.py")).values()}
         ran = set()
         gc.collect()  # generators that an earlier stage left are closed by running them
         sys.settrace(lambda frame, *_: ran.add(frame.f_code.co_filename))  # when a function begins
@@ -126,7 +127,7 @@ class Watch:
         self.missed += [(stage, str(path.relative_to(code.PACKAGE))) for path in ours - covered]
 
 
-DECIDE_NO_RESULT = {"errors.py", "jobs/jobfile.py", "stages/__init__.py"}
+DECIDE_NO_RESULT = {"errors.py", "jobs/command.py", "jobs/jobfile.py", "stages/__init__.py"}
 DECIDE_NO_RESULT |= {f"settings/{name}.py" for name in ("layout", "options", "validation")}  # how settings are read
 
 

@@ -249,7 +249,7 @@ def jobs_of_two_attempts():
     sys.modules["such_a_stage"] = SimpleNamespace(run=run)
     job = Path(tempfile.mkdtemp(), "job.json")
     job.write_text('{"code": null}')
-    given = SimpleNamespace(module="such_a_stage", job=job, threads=1)
+    given = SimpleNamespace(target="such_a_stage:run", job=job, threads=1)
     return [execution.run(given) for _ in range(2)], len(begun)
 
 

@@ -17,7 +17,7 @@ from flexround.io import artifacts, resume
 from flexround.reconstruct.phases import WeightPhase
 from flexround.settings import layout
 from flexround.settings.layout import ROOT
-from flexround.stages import evaluate, finetune, reconstruct, select
+from flexround.stages import evaluate, finetune, reconstruct
 from flexround.tasks import protocol
 
 TESTS = Path(__file__).parent
@@ -299,7 +299,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     settings = {key: settings[key] for key in settings.keys() - {"recipe", "network", "code"}}
     settings |= {"networks": {name: name for name in values}, "out": "out"}
     Path("select.json").write_text(json.dumps(settings))
-    select.run(Namespace(job=Path("select.json"), gpus=0, jobs_per_gpu=1))
+    evaluate.select(Namespace(job=Path("select.json"), gpus=0, jobs_per_gpu=1))
     manifest = artifacts.read_manifest(Path("out"))
     assert Path("out/weights-000.safetensors").samefile(f"{best}/weights-000.safetensors")
     assert manifest["made_of"] == best

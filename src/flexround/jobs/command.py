@@ -31,7 +31,17 @@ STAGES = {
     "ranking": "rank the roundings of a scale: in how many cells each one leads, shares the lead, or loses",
     "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
 }
+FILES = {  # of flexround.stages, where a stage has none of its own
+    **dict.fromkeys(("fetch", "calibrate"), "data"),
+    **dict.fromkeys(("gate", "select"), "evaluate"),
+    **dict.fromkeys(("tabulate", "claims", "ranking", "summary"), "show"),
+}
 RESUMABLE = ("finetune", "reconstruct", "evaluate")  # keep unfinished work
+
+
+def target(stage: str) -> str:
+    """Return the function of a stage, ``package.module:name``."""
+    return f"flexround.stages.{FILES.get(stage, stage)}:{stage}"
 
 
 def parser(*others: str) -> argparse.ArgumentParser:
@@ -45,7 +55,7 @@ def parser(*others: str) -> argparse.ArgumentParser:
             description=f"{description[0].upper()}{description[1:]}.",
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
-        stage.set_defaults(module=name if name in others else f"flexround.stages.{name}")
+        stage.set_defaults(target=f"{name}:run" if name in others else target(name))
         _add_options(stage, name)
     return arguments
 

@@ -33,8 +33,7 @@ ROOMS = {
     **dict.fromkeys(("fetch",), COMMON),
     **dict.fromkeys(("data", "calibrate"), DATA),
     **dict.fromkeys(("finetune",), NETWORK),
-    **dict.fromkeys(("reconstruct", "evaluate"), QUANTIZED),
-    **dict.fromkeys(("select",), (*QUANTIZED, "stages/evaluate.py")),
+    **dict.fromkeys(("reconstruct", "select", "evaluate"), QUANTIZED),
     **dict.fromkeys(("tabulate", "claims", "ranking", "summary"), SHOWN),
     **dict.fromkeys(("figure",), (*QUANTIZED, *SHOWN)),
 }

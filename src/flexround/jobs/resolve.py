@@ -15,6 +15,7 @@ from flexround import code
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import runs, tables
+from flexround.jobs.command import FILES
 from flexround.jobs.jobfile import COMMON, ROOMS, Code, Planned
 from flexround.machine.seeding import derive
 from flexround.settings import layout
@@ -38,7 +39,7 @@ def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
     planned: Planned = getattr(runs if hasattr(runs, stage) else tables, stage)(plan, *arguments)
     reached = None
     if planned.code is not None:
-        rooms = (*ROOMS[stage], f"stages/{stage}.py")
+        rooms = (*ROOMS[stage], f"stages/{FILES.get(stage, stage)}.py")
         reached = planned_code(Code(rooms=rooms, modules=planned.code, files=planned.files))
     found = planned.job.model_copy(update={"code": reached})
     path = layout.job_directory(str(found.out)) / f"{found.identity}.json"

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 SMALLER = "at_once or checkpointing in the train rules (text tasks: the same result), a smaller batch there"
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the stage."""
+def finetune(arguments: argparse.Namespace) -> None:
+    """Make the full-precision network of a task: import it, and train it if the scale says how."""
     job = FinetuneJob.read(arguments.job)
     if job.train is not None:
         require(arguments.gpus)  # before weights are read
