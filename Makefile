@@ -156,4 +156,4 @@ evidence: $(INSTALLED) ## the first table of docs/results.md from results/refere
 
 clean: ## remove everything computed here, downloads included; .venv stays
 	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +
-	rm -rf logs .jobs .code .state .snakemake
+	rm -rf logs .jobs .state .snakemake

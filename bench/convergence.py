@@ -26,7 +26,8 @@ from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.stages import evaluate, reconstruct
+from flexround.stages.evaluate import evaluate
+from flexround.stages.reconstruct import reconstruct
 
 METHODS = ("adaround", "adaquant", "adaquant-flexround", "flexround")
 RESULTS = Path("results")
@@ -79,13 +80,13 @@ def twice(run: Run, out: Path) -> None:
     job = ReconstructJob.read(Path(resolve.job(plan, "reconstruct", run).file))
     hyper = job.hyper.model_copy(update={"iters": 2 * job.hyper.iters, "a_iters": 2 * job.hyper.a_iters})
     test = EvaluateJob.read(Path(resolve.job(plan, "evaluate", run).file))
-    limits = {"jobs_per_gpu": 1, "gpu_cache_mb": None, "preflight": False}
+    limits = {"jobs_per_gpu": 1, "gpu_cache_mb": None, "preflight": False, "confirm": lambda: None}
     for stage, changed in (
         (reconstruct, job.model_copy(update={"hyper": hyper, "out": network})),
         (evaluate, test.model_copy(update={"network": network, "out": evaluated})),
     ):
         artifacts.write_json(out / "job.json", changed.model_dump(mode="json"))
-        stage.run(argparse.Namespace(job=out / "job.json", state=out / "state", gpus=0, **limits))
+        stage(argparse.Namespace(job=out / "job.json", state=out / "state", gpus=0, **limits))
 
 
 def compare(run: Run, out: Path) -> list[bool]:

@@ -33,7 +33,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from flexround import imports
-from flexround.jobs import codefile, server
+from flexround.jobs import resolve, worker
+from flexround.jobs.jobfile import QUANTIZED, Code
 from flexround.machine import memory, precision
 from flexround.models import mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
@@ -300,18 +301,18 @@ def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float,
 def start(repeats: int) -> None:
     """Print seconds from a job's command to the first line of its stage, with the warm worker and without."""
     with tempfile.TemporaryDirectory() as directory:
+        sys.path.append(directory)
         for kind, modules in PRELOADED.items():
             stage = Path(directory, "probe", f"{kind}.py")
             stage.parent.mkdir(exist_ok=True)
             stage.write_text(STAGE.format(modules=modules))
-            begun = [f"flexround.stages.{stage}:run" for stage in ("evaluate", "reconstruct")] + modules.split(", ")
-            record = Path(directory, f"{kind}.code.json")
-            record.write_text(codefile.contents(*begun)[1])  # each job compares its code with such a file
-            Path(directory, f"{kind}.json").write_text(json.dumps({"code": str(record)}))
+            planned = resolve.planned_code(Code(rooms=QUANTIZED, modules=[f"probe.{kind}:run"]))
+            Path(directory, f"{kind}.json").write_text(json.dumps({"code": planned.model_dump(mode="json")}))
         os.environ["PLACE"] = directory
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
-        server.start()
-        time.sleep(30)  # all is imported
+        worker.start()
+        while not Path(os.environ[worker.SOCKET]).exists():  # until all is imported
+            time.sleep(0.1)
         for kind in PRELOADED:
             for name, environment in (("warm", {}), ("alone", {"FLEXROUND_WORKERS": "0"})):
                 wall, cpu = starts(kind, environment, repeats)

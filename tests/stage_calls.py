@@ -1,14 +1,14 @@
 """The jobs of a scale run in this process, each once, as their rules would."""
 
 import contextlib
-import importlib
 from argparse import Namespace
 from pathlib import Path
 
 import small
 
+from flexround import imports
 from flexround.io import artifacts
-from flexround.jobs import resolve
+from flexround.jobs import command, resolve
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -31,7 +31,7 @@ def call(stage, file, **options):
     """Run a stage with its job file."""
     usual = {"threads": 1, "gpus": 0, "jobs_per_gpu": 1, "state": Path(".state")}
     usual |= {"gpu_cache_mb": None, "preflight": False, "confirm": lambda: None}
-    importlib.import_module(f"flexround.stages.{stage}").run(Namespace(job=Path(file), **usual | options))
+    imports.load(command.target(stage))(Namespace(job=Path(file), **usual | options))
 
 
 def exit_code(tool, *arguments):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -246,8 +247,9 @@ def jobs_of_two_attempts():
             raise RuntimeError(f"grid_sampler_2d_backward_cuda {precision.UNREPEATABLE}, but you set")
 
     sys.modules["such_a_stage"] = SimpleNamespace(run=run)
-    execution.codefile.Code = lambda job: SimpleNamespace(modules=[], check=lambda **_: None)
-    given = SimpleNamespace(module="such_a_stage", job=None, threads=1)
+    job = Path(tempfile.mkdtemp(), "job.json")
+    job.write_text('{"code": null}')
+    given = SimpleNamespace(target="such_a_stage:run", job=job, threads=1)
     return [execution.run(given) for _ in range(2)], len(begun)
 
 

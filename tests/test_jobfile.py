@@ -1,8 +1,7 @@
-"""Job files: what a job is refused with, and that a file is rewritten only if it says something else."""
+"""Job files: their names, and that a job runs the code that was planned."""
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -13,7 +12,8 @@ from stage_calls import Work
 
 from flexround.errors import SettingsError
 from flexround.io import artifacts
-from flexround.jobs import codefile, execution, resolve
+from flexround.jobs import execution, resolve
+from flexround.jobs.jobfile import Code
 from flexround.jobs.runs import (
     CalibrateJob,
     DataJob,
@@ -24,7 +24,6 @@ from flexround.jobs.runs import (
     ReconstructJob,
     SelectJob,
 )
-from flexround.settings import reach
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -35,21 +34,6 @@ from flexround.settings.plan import Plan
 def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return Work(ROOT / "tests/smoke.yaml", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda job: [1], r" = \[1\]: Input should be a valid dictionary"),
-        (lambda job: {key: job[key] for key in job if key != "weights"}, "weights: this key is required and missing"),
-        (lambda job: job | {"weigths": "there"}, r"weigths: unknown key 'weigths' \(did you mean 'weights'"),
-    ],
-)
-def test_what_is_no_job_of_this_rule_is_refused_by_name(work, edit, message):
-    path = work.root / work.inputs("gate", "imagenet", "mobilenetv2-brecq").file
-    path.write_text(json.dumps(edit(json.loads(path.read_text()))))
-    with pytest.raises(SettingsError, match=rf"\.json.*{message}.*; snakemake -n writes it anew$"):
-        GateJob.read(path)
 
 
 def test_a_job_file_that_is_not_planned_yet_is_named_with_what_writes_it(tmp_path):
@@ -144,12 +128,11 @@ def test_every_job_of_a_network_survives_its_file(work, monkeypatch):
 
 
 STAGE = """
+from pathlib import Path
 import my_unit
 def run(arguments):
-    open("begun", "w")
-    edit()
-    import my_late
-    assert my_unit.x == my_late.x == 1
+    Path("begun").touch()
+    Path(NAME).write_text(TEXT)
 """
 SAME, OTHER = "x = 1  # a comment\n", "x = 2\n"
 
@@ -159,79 +142,25 @@ SAME, OTHER = "x = 1  # a comment\n", "x = 2\n"
     [
         ("before", "my_unit.py", SAME, 0),
         ("before", "my_unit.py", OTHER, 2),
-        ("before", "my_late.py", OTHER, 2),
         ("before", "my_data.yaml", SAME, 2),
-        ("while it imports", "my_unit.py", OTHER, 2),
-        ("while it imports", "my_unit.py", "x = 1\n", 2),  # as it was planned: what was imported may not be
-        ("later", "my_late.py", SAME, 0),
-        ("later", "my_late.py", OTHER, 2),
+        ("later", "my_unit.py", SAME, 0),
+        ("later", "my_unit.py", OTHER, 2),
     ],
 )
-def test_a_job_runs_the_code_that_was_planned_or_none(tmp_path, monkeypatch, capfd, when, name, text, code):
+def test_a_job_runs_the_code_that_was_planned_or_fails(tmp_path, monkeypatch, capfd, when, name, text, code):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    reach.read_module.cache_clear(), reach._roots.cache_clear()
-    files = dict.fromkeys(("my_unit.py", "my_late.py", "my_data.yaml"), "x = 1\n") | {"my_stage.py": STAGE}
+    files = dict.fromkeys(("my_unit.py", "my_data.yaml"), "x = 1\n") | {"my_stage.py": STAGE}
     for file, content in files.items():
         monkeypatch.delitem(sys.modules, Path(file).stem, raising=False)
         Path(file).write_text(content)
-    _, planned = codefile.contents("my_stage:run", files=(str(tmp_path / "my_data.yaml"),))
-    for file, content in (("code.json", planned), ("job.json", '{"code": "code.json"}')):
-        Path(file).write_text(content)
-
-    def imported(module, load=importlib.import_module):
-        found = load(module)
-        if module == "my_stage":
-            found.edit = lambda: when == "later" and Path(name).write_text(text)
-            when == "while it imports" and Path(name).write_text(text)
-        return found
-
+    planned = resolve.planned_code(Code(rooms=(), modules=("my_stage:run",), files=(str(tmp_path / "my_data.yaml"),)))
+    Path("job.json").write_text(json.dumps({"code": planned.model_dump(mode="json")}))
+    stage = importlib.import_module("my_stage")
+    stage.NAME, stage.TEXT = (name, text) if when == "later" else ("elsewhere", "")
     if when == "before":
         Path(name).write_text(text)
-    monkeypatch.setattr(importlib, "import_module", imported)
-    assert execution.run(Namespace(module="my_stage", job=Path("job.json"), threads=1)) == code
+    assert execution.run(Namespace(target="my_stage:run", job=Path("job.json"), threads=1)) == code
     said = capfd.readouterr().err
-    assert (f"{name}: the code has changed since this run was planned; run the same command" in said) == (code == 2)
+    assert ("the code has changed since this run was planned; run the same command" in said) == (code == 2)
     assert Path("begun").exists() == (code == 0 or when == "later")
-
-
-def test_a_job_does_not_run_another_file_than_the_planned_module(tmp_path):
-    for name in ("mine", "left"):
-        (tmp_path / name / "own").mkdir(parents=True)
-        (tmp_path / name / "own/stage.py").write_text("def run(arguments):\n    print('begun')\n")
-    paths = {"PYTHONPATH": str(ROOT / "src"), "FLEXROUND_MODULES": str(tmp_path / "mine"), "FLEXROUND_WORKERS": "0"}
-
-    def run(cwd, *command):
-        options = {"cwd": tmp_path / cwd, "env": os.environ | paths, "capture_output": True, "text": True}
-        return subprocess.run([sys.executable, *command], check=False, **options)
-
-    plan = "from flexround.jobs import codefile; print(codefile.contents('own.stage:run')[1])"
-    (tmp_path / "code.json").write_text(run("mine", "-c", plan).stdout)
-    (tmp_path / "job.json").write_text(json.dumps({"code": str(tmp_path / "code.json")}))
-    job = ("-m", "flexround.jobs", "own.stage", str(tmp_path / "job.json"))
-    assert "begun" in run(".", *job).stdout
-    done = run("left", *job)
-    assert done.returncode == 2
-    assert f"error: {tmp_path}/left/own/stage.py: runs in the place of the planned module own.stage" in done.stderr
-
-
-def test_a_job_runs_the_planned_source_not_old_bytecode(tmp_path, monkeypatch):
-    """By Python's rule, bytecode fits any source of the same size and second."""
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    paths = {"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}", "FLEXROUND_WORKERS": "0"}
-
-    def run(*command):
-        options = {"cwd": tmp_path, "env": os.environ | paths, "text": True, "stdout": subprocess.PIPE}
-        return subprocess.run([sys.executable, *command], check=True, **options).stdout
-
-    stage = tmp_path / "mine/stage.py"
-    stage.parent.mkdir()
-    (tmp_path / "job.json").write_text('{"code": "code.json"}')
-    for value in range(3):
-        stage.write_text(f"def run(arguments=None):\n    print({value})\n")
-        os.utime(stage, (10**9, 10**9))
-        if value == 0:
-            run("-c", "import mine.stage")  # leaves bytecode, as any import does
-        plan = "from flexround.jobs import codefile; print(codefile.contents('mine.stage:run')[1])"
-        (tmp_path / "code.json").write_text(run("-c", plan))
-        assert run("-m", "flexround.jobs", "mine.stage", "job.json") == f"{value}\n"

@@ -19,7 +19,7 @@ from flexround.models import blocks as protocol
 from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.render import html, latex, terminal
-from flexround.settings import reach, user_rows
+from flexround.settings import user_rows
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -43,9 +43,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_rounding", raising=False)
     importlib.invalidate_caches()
-    reach._roots.cache_clear(), reach.read_module.cache_clear()
-    yield tmp_path
-    reach._roots.cache_clear(), reach.read_module.cache_clear()  # other tests have modules of the same name
+    return tmp_path
 
 
 def merged(mini, home, **changes):

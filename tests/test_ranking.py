@@ -19,7 +19,7 @@ from flexround.results.render import report_page
 from flexround.settings import user_rows
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.plan import Plan
-from flexround.stages import ranking as stage
+from flexround.stages import show
 from flexround.tools import readme
 
 TRIO = ("weak", "strong", "third")
@@ -58,7 +58,7 @@ def test_a_lead_smaller_than_what_a_table_prints_counts(tmp_path: Path) -> None:
 def test_the_lower_perplexity_leads(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
         fill(Path("results"), OF_RUNS["table05"], Q_W8A8)
-        stage.run(Namespace(job=Path(resolve.job(Plan(loaded("mini")), "ranking").file)))
+        show.ranking(Namespace(job=Path(resolve.job(Plan(loaded("mini")), "ranking").file)))
         lines = typed_csv.load_made(Path("results/mini/ranking.csv"), ranking.Line)
     (first, last) = [line for line in lines if line.group == "Language modelling"]
     assert (first.method, first.leads, last.method, last.loses) == ("AdaRound", 12, "FlexRound", 12)

@@ -6,10 +6,6 @@ Images do so in test_hardware.
 import contextlib
 import os
 import shutil
-import sys
-from argparse import Namespace
-from importlib import metadata
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +15,7 @@ import torch
 import toy
 
 from flexround.io import resume
-from flexround.jobs import execution
+from flexround.machine import provenance
 from flexround.tasks import harness, text_training
 from flexround.tasks.options import AdapterTrainSettings
 
@@ -128,19 +124,18 @@ def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatc
         np.testing.assert_array_equal(resumed.predictions[name], values)
 
 
-def test_the_machine_and_its_threads_decide_where_work_is_kept(monkeypatch):
+def test_machine_threads_and_packages_decide_where_work_is_kept(monkeypatch):
     """So do settings, code and inputs, see test_stage_guards."""
-    job = SimpleNamespace(explained=(), model_dump_json=lambda exclude: "{}")
 
     def name(device="cpu"):
-        return resume.fingerprint(job, {"data": "1"}, torch.device(device))
+        return resume.fingerprint(torch.device(device), "job", {"data": "1"})
 
     names = [name()]
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 77)
         names.append(name())
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "__version__", "0.1")
+        patch.setitem(provenance.INSTALLED, "torch", "0.1")
         names.append(name())
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "VSX")
@@ -149,18 +144,6 @@ def test_the_machine_and_its_threads_decide_where_work_is_kept(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, gpu=gpu: gpu)
         names.append(name("cuda:0"))
     assert len(set(names)) == 6
-
-
-def test_packages_decide_where_work_is_kept(tmp_path, monkeypatch):
-    stage = SimpleNamespace(run=lambda given: kept.append(given.state))
-    monkeypatch.setitem(sys.modules, "my_stage", stage)
-    (tmp_path / "job.json").write_text("{}")
-    kept = []
-    for version in ("0.1", "0.1", "0.2"):
-        monkeypatch.setattr(metadata, "version", lambda name, version=version: version)
-        given = Namespace(module="my_stage", job=tmp_path / "job.json", state=tmp_path / "state", threads=1)
-        assert execution.run(given) == 0
-    assert kept[0] == kept[1] != kept[2]
 
 
 def test_a_part_is_replaced_whole(tmp_path):

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src/flexround"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LATE_IMPORTS = 4  # inside functions, each for a reason that its comment says
 
-BASE = {"clone", "errors", "imports", "io", "machine", "metrics", "settings"}
+BASE = {"clone", "code", "errors", "imports", "io", "machine", "metrics", "settings"}
 WITH_TORCH = {"io/resume.py", "machine/devices.py", "machine/precision.py", "machine/provenance.py"}
 LIBRARY = {"quant", "models", "reconstruct", "tasks", "results"}
 PARTS = {

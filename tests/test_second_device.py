@@ -32,9 +32,9 @@ from flexround.reconstruct import cache, phases
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.tasks import text_training as training
 
-STAGES = ("finetune", "gate", "reconstruct", "select", "evaluate")
+FILES = ("finetune", "reconstruct", "evaluate")
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["lm_eval.evaluator", "peft", *(f"flexround.stages.{stage}" for stage in STAGES)])
+SERVER.set_forkserver_preload(["lm_eval.evaluator", "peft", *(f"flexround.stages.{name}" for name in FILES)])
 
 
 def apart(function, *arguments):
@@ -70,8 +70,8 @@ def use(device):
         def prepare_model(self, model, **options):  # it is there, and swapped parameters would lose their hooks
             return super().prepare_model(model, **options | {"device_placement": False})
 
-    for stage in STAGES:
-        importlib.import_module(f"flexround.stages.{stage}").lease = lease
+    for file in FILES:
+        importlib.import_module(f"flexround.stages.{file}").lease = lease
     Reconstruction.generator, training.Accelerator = drawn, Accelerator
 
 

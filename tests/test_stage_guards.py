@@ -17,7 +17,7 @@ from flexround.io import artifacts, resume
 from flexround.reconstruct.phases import WeightPhase
 from flexround.settings import layout
 from flexround.settings.layout import ROOT
-from flexround.stages import evaluate, finetune, reconstruct, select
+from flexround.stages import evaluate, finetune, reconstruct
 from flexround.tasks import protocol
 
 TESTS = Path(__file__).parent
@@ -92,7 +92,7 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept, st
     for directory in directories:
         filled(directory, b"two", recipe)  # as many bytes
         ask()
-    for place, name, value in ((settings, "code", ".code/other.json"), (settings[setting[0]], setting[1], 7)):
+    for place, name, value in ((settings["code"], "digest", "another"), (settings[setting[0]], setting[1], 7)):
         place[name] = value
         job.write_text(json.dumps(settings))
         ask()
@@ -247,7 +247,7 @@ def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bo
     expected += f"expected {gate.min} to {gate.max}; nothing is quantized before this holds"
     assert str(caught.value).startswith(expected)
     made = {path.relative_to(work.root).parts[0] for path in {*work.root.rglob("*")} - before}
-    assert made <= {".jobs", ".code"}, "nothing is written but how the job would be"
+    assert made <= {".jobs"}, "nothing is written but how the job would be"
 
 
 def test_a_gate_with_options_of_its_own_measures_less_with_the_same_values(tmp_path):
@@ -294,7 +294,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     settings = {key: settings[key] for key in settings.keys() - {"recipe", "network", "code"}}
     settings |= {"networks": {name: name for name in values}, "out": "out"}
     Path("select.json").write_text(json.dumps(settings))
-    select.run(Namespace(job=Path("select.json"), gpus=0, jobs_per_gpu=1))
+    evaluate.select(Namespace(job=Path("select.json"), gpus=0, jobs_per_gpu=1))
     manifest = artifacts.read_manifest(Path("out"))
     assert Path("out/weights-000.safetensors").samefile(f"{best}/weights-000.safetensors")
     assert manifest["made_of"] == best

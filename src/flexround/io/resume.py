@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from flexround.io import artifacts
+from flexround.machine import provenance
 from flexround.machine.seeding import derive
 
 WORTH_SECONDS = 60.0  # of work that is kept; less is done again sooner than it is written
@@ -27,15 +28,14 @@ FACTS = "facts"  # the only key of a file's metadata
 _directory: contextvars.ContextVar[Path | None] = contextvars.ContextVar("unfinished", default=None)
 
 
-def fingerprint(job: Any, inputs: Any, device: torch.device) -> str:
-    """Return a hash of all that decides the bits of a job: its settings and code, what it reads and where it runs.
+def fingerprint(device: torch.device, *parts: Any) -> str:
+    """Return a hash of all that decides the bits of unfinished work: the machine, its packages, and ``parts``.
 
-    ``inputs`` are the files that it reads with their hashes, or anything else that JSON can hold.
+    ``parts`` are settings, code and inputs, as JSON can hold them.
     """
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    machine = (device.type, kind, torch.get_num_threads())
-    settings = job.model_dump_json(exclude=set(job.explained))  # with the name of the code file, which is a digest
-    return f"{derive(settings, json.dumps(inputs, sort_keys=True), torch.__version__, *machine):016x}"
+    found = (parts, provenance.INSTALLED, device.type, kind, torch.get_num_threads())
+    return f"{derive(json.dumps(found, sort_keys=True)):016x}"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The command line of all jobs: have the worker server do the job, or do it here. Imports nothing slow."""
+"""The command line of all jobs: have the worker do the job, or do it here. Imports nothing slow."""
 
 import argparse
 import json
@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import flexround
 from flexround import clone
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.io import artifacts
-from flexround.jobs import client
+from flexround.jobs import worker
 
 STAGES = {
     "fetch": "fetch and verify one pinned source; the only stage that uses the network",
@@ -31,7 +31,17 @@ STAGES = {
     "ranking": "rank the roundings of a scale: in how many cells each one leads, shares the lead, or loses",
     "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
 }
+FILES = {  # of flexround.stages, where a stage has none of its own
+    **dict.fromkeys(("fetch", "calibrate"), "data"),
+    **dict.fromkeys(("gate", "select"), "evaluate"),
+    **dict.fromkeys(("tabulate", "claims", "ranking", "summary"), "show"),
+}
 RESUMABLE = ("finetune", "reconstruct", "evaluate")  # keep unfinished work
+
+
+def target(stage: str) -> str:
+    """Return the function of a stage, ``package.module:name``."""
+    return f"flexround.stages.{FILES.get(stage, stage)}:{stage}"
 
 
 def parser(*others: str) -> argparse.ArgumentParser:
@@ -45,7 +55,7 @@ def parser(*others: str) -> argparse.ArgumentParser:
             description=f"{description[0].upper()}{description[1:]}.",
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
-        stage.set_defaults(module=name if name in others else f"flexround.stages.{name}")
+        stage.set_defaults(target=f"{name}:run" if name in others else target(name))
         _add_options(stage, name)
     return arguments
 
@@ -73,7 +83,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> NoReturn:
-    """Do the job that the command line names; end the process with its exit code.
+    """Do the job that the command line names, in a fork of the worker if there is one; exit with its code.
 
     The code is 0, 2 after a FlexRoundError, 128 + N after signal N, else 1.
     """
@@ -85,21 +95,20 @@ def main() -> NoReturn:
     except FlexRoundError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    facts = client.hand_over() or _run_here(given)
+    code = worker.hand_over()
+    sys.exit(do_here() if code is None else code)
+
+
+def do_here() -> int:
+    """Do the job of the command line in this process, write what it used, and return its exit code."""
+    from flexround.jobs import execution  # logging and what else a command without a job of its own can do without
+
+    given, start = parsed(sys.argv[1:]), time.monotonic()
+    code = execution.run(given)
     if given.usage:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        found = {"seconds": time.monotonic() - start, "cpu_seconds": used.ru_utime + used.ru_stime}
+        found |= {"max_rss_mb": used.ru_maxrss / 1024}
+        facts = {name: round(value, 3) for name, value in found.items()} | {"exit": code}
         artifacts.write_text(given.usage, json.dumps(facts) + "\n")
-    sys.exit(facts["exit"])
-
-
-def run(given: argparse.Namespace) -> int:
-    """Do a job in this process and return its exit code."""
-    from flexround.jobs import execution  # logging and what else the client can do without
-
-    return execution.run(given)
-
-
-def _run_here(given: argparse.Namespace) -> dict[str, Any]:
-    """Do the job in this process and return what ``--usage`` writes."""
-    start = time.monotonic()
-    code = run(given)
-    return client.usage(resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start, code)
+    return code

@@ -1,16 +1,16 @@
 """Do a job's work in this process: log, threads, the user's modules, errors meant for the user."""
 
 import argparse
-import contextlib
-import importlib
+import json
 import logging
 import os
 import shlex
 import sys
 import traceback
 
+from flexround import imports
 from flexround.errors import USER_ERROR, FlexRoundError
-from flexround.jobs import codefile
+from flexround.jobs.jobfile import Code
 from flexround.machine import hardware, memory, threads
 from flexround.settings.layout import MODULES
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Import the stage ``arguments.module``, call its ``run(arguments)`` and return the exit code.
+    """Call the stage ``arguments.target``, ``package.module:name``, and return the exit code.
 
     A FlexRoundError is one line without a traceback. The first line of the log is the command that does it again.
     """
@@ -33,26 +33,21 @@ def run(arguments: argparse.Namespace) -> int:
         # Last, so that a user's file never takes the place of a module that others import.
         sys.path += [os.path.abspath(directory) for directory in modules.split(os.pathsep) if directory]
         memory.keep_freed_memory()
-        stage = arguments.module.rpartition(".")[2]
-        with hardware.enough(stage, "a larger mem_mb (resources, needs) where it limits the job"):
-            code = codefile.Code(arguments.job)
-            if "state" in vars(arguments):  # unfinished work of other packages is left alone
-                arguments.state /= code.surroundings
-                arguments.confirm = code.check
+        name = arguments.target.rpartition(":")[2]
+        with hardware.enough(name, "a larger mem_mb (resources, needs) where it limits the job"):
+            code = json.loads(arguments.job.read_text())["code"]
+            arguments.confirm = Code(**code).check if code else lambda: None
+            arguments.confirm()
             with threads.held(arguments.threads):
-                module = importlib.import_module(arguments.module)
-                for name in code.modules:  # also those that the job imports later: no edit reaches them any more
-                    with contextlib.suppress(Exception):  # the job says it where it needs the module
-                        importlib.import_module(name)
-            code.check(imported=True)
+                stage = imports.load(arguments.target)
             if "torch" in sys.modules:
                 from flexround.machine import precision  # imports torch, which many stages do without
 
                 with precision.without_denormals():
-                    precision.repeated(lambda: module.run(arguments))
+                    precision.repeated(lambda: stage(arguments))
             else:
-                module.run(arguments)
-            code.check()
+                stage(arguments)
+            arguments.confirm()
     except FlexRoundError as error:
         log.error("error: %s", error)
         return USER_ERROR

@@ -1,6 +1,7 @@
-"""Write the job and code files of a plan, and return what each rule reads, for the Snakefile. No torch here."""
+"""Write the job files of a plan, and return what each rule reads, for the Snakefile. No torch here."""
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -10,15 +11,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from flexround import code
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
-from flexround.jobs import codefile, runs, tables
-from flexround.jobs.codefile import DECISIVE
-from flexround.jobs.jobfile import Planned
+from flexround.jobs import runs, tables
+from flexround.jobs.command import FILES
+from flexround.jobs.jobfile import COMMON, ROOMS, Code, Planned
 from flexround.machine.seeding import derive
 from flexround.settings import layout
-from flexround.settings.layout import CODE
 from flexround.settings.plan import Plan
+
+DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 
 SHARED = "FLEXROUND_JOBS"  # environment variable: the file of share()
 
@@ -34,12 +37,21 @@ class Resolved(NamedTuple):
 def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
     """Write the job file of a stage; ``arguments`` are those of the function that plans it, in ``flexround.jobs``."""
     planned: Planned = getattr(runs if hasattr(runs, stage) else tables, stage)(plan, *arguments)
-    reached = None if planned.code is None else Path(code(stage, *planned.code, files=planned.files))
+    reached = None
+    if planned.code is not None:
+        rooms = (*ROOMS[stage], f"stages/{FILES.get(stage, stage)}.py")
+        reached = planned_code(Code(rooms=rooms, modules=planned.code, files=planned.files))
     found = planned.job.model_copy(update={"code": reached})
-    digest = f"{derive(found.model_dump_json(exclude=set(found.explained))):016x}"
-    path = layout.job_directory(str(found.out)) / f"{digest}.json"
+    path = layout.job_directory(str(found.out)) / f"{found.identity}.json"
     written = _updated(path, found.model_dump_json(indent=1) + "\n")
     return Resolved(str(found.out), written, [str(file) for file in planned.reads])
+
+
+@functools.cache
+def planned_code(of: Code) -> Code:
+    """Return the code of a job with its digests as they are now."""
+    found = of.found()
+    return of.model_copy(update={"digest": code.digest(found), "sha256": code.sha256(found)})
 
 
 def job_or_exit(plan: Plan, stage: str, *arguments: object) -> Resolved:
@@ -75,23 +87,13 @@ def _updated(path: Path, text: str) -> str:
 
 
 def report() -> str:
-    """Write the code file of the report and return its path."""
-    files = tables.templates()
-    return code("tabulate", "flexround.tools.report:run", files=files)
+    """Return a digest of the code that makes the report."""
+    return code.digest(code.files((*COMMON, "results", "tools/report.py")))
 
 
 def published(scale: str) -> str:
     """Write the name of the scale whose copies lie in ``results``, unless it is there, and return the file's path."""
     return _updated(Path(layout.JOBS) / "published", f"{scale}\n")
-
-
-def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> str:
-    """Write the code file of a stage and return its path, whose name has a digest of the code.
-
-    ``targets`` are further ``package.module:name`` that the settings make the stage import, ``files`` others it reads.
-    """
-    digest, text = codefile.contents(f"flexround.stages.{stage}", "flexround.jobs.execution", *targets, files=files)
-    return _updated(Path(CODE) / f"{stage}-{digest}.json", text)
 
 
 def upgraded(results: Path) -> list[str]:

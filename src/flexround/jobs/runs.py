@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,9 @@ from pydantic import Field
 from flexround.io import sources
 from flexround.jobs.jobfile import Job, MeasuredJob, NetworkJob, Plan, Planned, network, network_code
 from flexround.settings import layout
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import Run
 from flexround.settings.schema import Count, Gate, Hyper, Recipe, TaskSpec
 from flexround.settings.sources import Source
-
-FUNCTION = re.compile(r"!function ([\w.]+)\.(\w+)")  # a tag of lm-eval's YAML
 
 
 class FetchJob(Job):
@@ -206,7 +203,7 @@ class EvaluateJob(MeasuredJob):
 
 
 def evaluate(plan: Plan, run: Run) -> Planned:
-    """Plan the evaluation of a run; files of its task count as code, and so do the functions that they name."""
+    """Plan the evaluation of a run; files of its task count as code."""
     job = EvaluateJob(
         **network(plan, run.task, run.checkpoint, evaluated=True),
         run=run,
@@ -215,7 +212,5 @@ def evaluate(plan: Plan, run: Run) -> Planned:
         data=layout.data_dir(run.scale, run.task),
         out=layout.evaluated_dir(run),
     )
-    files = tuple(plan.task_files(run.task))
-    named = [":".join(function) for path in files for function in FUNCTION.findall((ROOT / path).read_text())]
-    code = (*network_code(plan, run.task, run.checkpoint), *named)
-    return Planned(job, [job.network, job.data], code, files)
+    code = network_code(plan, run.task, run.checkpoint)
+    return Planned(job, [job.network, job.data], code, tuple(plan.task_files(run.task)))

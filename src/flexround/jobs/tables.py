@@ -17,12 +17,11 @@ from flexround.results.claims.specs import Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import layout, validation
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import Run
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, ScaleFacts, Strict, TaskSpec
 from flexround.settings.tables import Budgets, ByBits, GridShifts, Panel, SampleSize, Setting, Table
 
 RESULTS = Path("results")
-TEMPLATES = Path("src/flexround/results/render/templates")  # code too, but not Python
 
 
 class ShowingJob(Job):
@@ -53,14 +52,6 @@ def showing(plan: Plan, tables: Sequence[Table]) -> dict[str, Any]:
     }
 
 
-def templates(page: str | None = None) -> tuple[str, ...]:
-    """Return the templates of an output, or all."""
-    shared = {"base.html", "grid.html", "marks.html", "style.css"}
-    every = sorted(path.name for path in (ROOT / TEMPLATES).iterdir())
-    names = [name for name in every if page in (None, name.partition(".")[0]) or name in shared]
-    return tuple(str(TEMPLATES / name) for name in names)
-
-
 def evaluated(runs: Iterable[Run]) -> list[str]:
     """Return the evaluations that something is made of, each once."""
     return list(dict.fromkeys(file for run in runs for file in layout.evaluated_files(run)))
@@ -81,7 +72,7 @@ def tabulate(plan: Plan, number: int) -> Planned:
     out = RESULTS / plan.scale.name / f"{table.name}.csv"
     job = TabulateJob(table=table, settings=settings_of(plan, table), out=out, **showing(plan, [table]))
     runs = [] if table.settings else plan.table_runs(number)
-    return Planned(job, evaluated(runs), files=templates("table"))
+    return Planned(job, evaluated(runs))
 
 
 def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:
@@ -235,7 +226,7 @@ def claims(plan: Plan) -> Planned:
     )
     runs = [run for number in complete for run in plan.table_runs(number)]
     runs += plan.figure_runs(figure) if figure in plan.complete_figures() else []
-    return Planned(job, evaluated(runs), files=templates("claims"))
+    return Planned(job, evaluated(runs))
 
 
 def budgets(plan: Plan) -> dict[str, int]:

@@ -9,7 +9,6 @@ FULL_PRECISION = "full-precision"
 SOURCES = "results/sources"
 REFERENCE = "results/reference"  # published with this repository
 JOBS = ".jobs"  # what each run may know of the settings
-CODE = ".code"  # digests of the code that each run can import
 MODULES = "FLEXROUND_MODULES"  # environment variable: directories of the user's own modules, which may be moved
 
 

@@ -1,18 +1,37 @@
-"""Prepare a task's data: check the raw files, write what the later stages read. Uses no network."""
+"""Data: fetch pinned sources, prepare a task's data, draw calibration samples."""
 
 import argparse
+import hashlib
 import logging
 
-from flexround.io import artifacts, sources
-from flexround.jobs.runs import DataJob
+from safetensors.numpy import save_file
+
+from flexround.io import artifacts, fetchers, sources
+from flexround.jobs.runs import CalibrateJob, DataJob, FetchJob
+from flexround.machine import provenance
 from flexround.settings import layout
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the stage."""
+def fetch(arguments: argparse.Namespace) -> None:
+    """Fetch one pinned source, or verify what was put there by hand; the only stage that uses the network.
+
+    Writes ``SOURCE.json``, which says what is there, with the commit of a download from the Hugging Face hub.
+    """
+    job = FetchJob.read(arguments.job)
+    source, directory = job.source, job.out.parent
+    digest = sources.fetch(job.name, source, directory)
+    record = {"name": job.name, "file": source.file, "revision": source.revision, "sha256": digest}
+    if commit := fetchers.hub_commit(directory / source.file):
+        record["commit"] = commit
+    artifacts.write_json(job.out, record)
+    log.info("source %s: %s is there and verified", job.name, directory / source.file)
+
+
+def data(arguments: argparse.Namespace) -> None:
+    """Check the raw files of a task and write what the later stages read."""
     job = DataJob.read(arguments.job)
     task = protocol.build(job.task)
     inputs = {
@@ -23,3 +42,23 @@ def run(arguments: argparse.Namespace) -> None:
     manifest = artifacts.read_manifest(job.out, verify=False) | {"place": str(job.out), "inputs": inputs}
     artifacts.write_formatted(job.out / "manifest.json", manifest)
     log.info("%s: data in %s", job.name, job.out)
+
+
+def calibrate(arguments: argparse.Namespace) -> None:
+    """Draw the calibration samples of a seed and store them, so that all methods see the same samples."""
+    job = CalibrateJob.read(arguments.job)
+    task = protocol.build(job.task)
+    inputs = provenance.inputs(job.data)
+    arrays = task.calibration(job.data, job.samples, job.seed)
+    artifacts.atomic_write(job.out / "samples.safetensors", lambda path: save_file(arrays, path))
+    artifacts.write_manifest(
+        job.out,
+        ["samples.safetensors"],
+        place=str(job.out),
+        inputs=inputs,
+        task=job.name,
+        seed=job.seed,
+        samples=job.samples,
+        indices_sha256=hashlib.sha256(arrays["indices"].astype("<i8").tobytes()).hexdigest(),
+    )
+    log.info("%s: %d samples of seed %d", job.out, job.samples, job.seed)

@@ -1,4 +1,4 @@
-"""Evaluate one run: metrics, counts and standard errors as JSON, per-example scores beside it."""
+"""Evaluate networks: one run, the gate of a full-precision network, the choice among quantized networks."""
 
 import argparse
 import logging
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from safetensors.numpy import save_file
 
+from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.jobs.jobfile import MeasuredJob
-from flexround.jobs.runs import EvaluateJob
+from flexround.jobs.runs import EvaluateJob, GateJob, SelectJob
 from flexround.machine import hardware, precision, provenance
 from flexround.machine.devices import lease
 from flexround.reconstruct import network
@@ -23,14 +24,14 @@ from flexround.tasks.protocol import Evaluation, Split
 log = logging.getLogger(__name__)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the stage."""
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Evaluate one run: metrics, counts and standard errors as JSON, scores of single examples beside it."""
     job = EvaluateJob.read(arguments.job)
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         start = time.perf_counter()
         weights, data = provenance.inputs(job.network, verify=False), provenance.inputs(job.data, verify=False)
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
-        state = arguments.state / "evaluate" / resume.fingerprint(job, weights | data, device)
+        state = arguments.state / "evaluate" / resume.fingerprint(device, job.identity, weights | data)
         with resume.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
             arguments.confirm()
@@ -80,3 +81,52 @@ def _write(out: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
     artifacts.atomic_write(out / "predictions.safetensors", lambda path: save_file(arrays, path))
     facts["predictions"] = {"sha256": artifacts.sha256(out / "predictions.safetensors")}
     artifacts.write_formatted(out / "metrics.json", facts)
+
+
+def gate(arguments: argparse.Namespace) -> None:
+    """Pass or stop a full-precision network: nothing is quantized before it is what it should be.
+
+    The rule depends on the weights, the data and the bounds, and on purpose on no code: an edit of the evaluation must
+    not throw away networks that took GPU days.
+
+    Raises:
+        InputError: the network is outside of its bounds, or not the one of this place.
+    """
+    job = GateJob.read(arguments.job)
+    made_of = provenance.inputs(job.weights, verify=False) | provenance.inputs(job.data, verify=False)
+    with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
+        values = measured(job, job.weights, device, quantized=False).metrics
+    gate, value = job.gate, values.get(job.gate.metric)
+    if value is None:
+        raise InputError(f"gate: task {job.names[0]} gives {', '.join(values)}, no {gate.metric}; name one in the gate")
+    if not gate.min <= value <= gate.max:
+        raise InputError(
+            f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
+            "quantized before this holds: check the checkpoint's source and the preprocessing of the data"
+        )
+    # Without the bounds: where these alone change, the file stays the same, and with it all that was made behind it.
+    facts = {"place": str(job.out), "names": job.names, "inputs": made_of, "metrics": values}
+    artifacts.write_formatted(job.out, facts)
+    log.info("%s: %s = %.2f passes", "/".join(job.names), gate.metric, value)
+
+
+def select(arguments: argparse.Namespace) -> None:
+    """Take the best of several quantized networks by a held-out part of the training data, never by the test set.
+
+    The task's first metric decides; of equally good candidates the first one wins.
+    """
+    job = SelectJob.read(arguments.job)
+    values: dict[str, float] = {}
+    manifests = {recipe: artifacts.read_manifest(source, verify=False) for recipe, source in job.networks.items()}
+    for recipe, source in job.networks.items():
+        with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
+            found = measured(job, source, device, quantized=True, split="heldout")
+        metric, values[recipe] = next(iter(found.metrics.items()))
+    best = (max if found.higher_is_better[metric] else min)(values, key=lambda name: values[name])
+    for name in manifests[best]["files"]:
+        artifacts.link(job.networks[best] / name, job.out / name)
+    chosen = {"recipe": best, "metric": metric, "heldout": values}
+    made_of = {str(job.networks[best]): manifests[best]["files"]}
+    facts = {"place": str(job.out), "inputs": made_of, "run": vars(job.run), "selected": chosen}
+    artifacts.write_formatted(job.out / "manifest.json", manifests[best] | facts)
+    log.info("%s: %s of %s", job.run, best, values)

@@ -17,8 +17,8 @@ from flexround.settings.tables import Table
 from flexround.tasks import protocol
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the stage."""
+def figure(arguments: argparse.Namespace) -> None:
+    """Draw one figure of the paper as PDF and PNG."""
     job = FigureJob.read(arguments.job)
     title, scale = job.title, job.scale.name
     if job.budgets is not None:

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 SMALLER = "at_once or checkpointing in the train rules (text tasks: the same result), a smaller batch there"
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the stage."""
+def finetune(arguments: argparse.Namespace) -> None:
+    """Make the full-precision network of a task: import it, and train it if the scale says how."""
     job = FinetuneJob.read(arguments.job)
     if job.train is not None:
         require(arguments.gpus)  # before weights are read
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
             facts["inputs"] |= provenance.inputs(job.data)
-            state = arguments.state / "finetune" / resume.fingerprint(job, facts, device)
+            state = arguments.state / "finetune" / resume.fingerprint(device, job.identity, facts)
             with resume.kept(state):  # until the result is there
                 with hardware.enough("/".join(job.names), SMALLER):
                     facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)

@@ -18,8 +18,7 @@ from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.quant import native
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct import cache, network
-from flexround.reconstruct.engine import left, reconstruct
+from flexround.reconstruct import cache, engine, network
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction, checked
 from flexround.reconstruct.state import State
@@ -29,8 +28,8 @@ from flexround.tasks import protocol
 log = logging.getLogger(__name__)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the stage, whose ``arguments`` are those of ``jobs/command.py``."""
+def reconstruct(arguments: argparse.Namespace) -> None:
+    """Quantize a run; ``arguments`` are those of ``jobs/command.py``."""
     job = ReconstructJob.read(arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
     weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
@@ -44,10 +43,10 @@ def run(arguments: argparse.Namespace) -> None:
             forecast = preflight(work, x, gpu_bytes)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
-        with State(directory, resume.fingerprint(job, weights | samples, device)).opened() as state:
-            records = reconstruct(work, x, state, gpu_bytes)
+        with State(directory, resume.fingerprint(device, job.identity, weights | samples)).opened() as state:
+            records = engine.reconstruct(work, x, state, gpu_bytes)
             arguments.confirm()  # while what was done is kept: an edit may be taken back
-            for clause in left(work, records):
+            for clause in engine.left(work, records):
                 log.warning("%s: %s", job.run, clause)
             facts = {
                 "place": str(job.out),

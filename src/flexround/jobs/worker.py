@@ -1,0 +1,129 @@
+"""The worker: a process that imports third-party packages once and forks the jobs of a run. Linux only.
+
+A job's command passes its three standard streams, then a line of JSON: arguments, module path, directory, environment.
+Later it passes signals, a byte each. The fork imports the project's code, does the job and answers with its exit code.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from flexround.machine.threads import POOLS
+
+SOCKET = "FLEXROUND_WORKERS"  # environment variable: path of the worker's socket; 0 for no worker
+PRELOADED = (
+    *("numpy", "yaml", "pydantic.types", "pydantic.type_adapter", "filelock", "tqdm", "jinja2", "tokenizers"),
+    *("torch", "safetensors.torch", "safetensors.numpy", "torch.utils.flop_counter", "torch._dynamo", "torchvision"),
+    *("PIL.Image", "scipy.stats", "scipy.ndimage", "sklearn.datasets", "sklearn.metrics"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt_neo", "opt", "gpt2", "llama")),
+    *("huggingface_hub", "accelerate", "peft", "pandas", "pyarrow.parquet", "datasets", "sacrebleu.metrics"),
+    *("lm_eval.tasks", "lm_eval.models.huggingface", "lm_eval.evaluator"),
+    *("matplotlib.backends.backend_agg", "matplotlib.figure"),
+)
+# No import may start a thread, which a fork would lose: not those of linear algebra, nor that of Arrow's allocator.
+NO_THREADS = {**dict.fromkeys(POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KILLED = """killed: out of memory? run fewer jobs at once (--cores, --resources mem_mb=), or give the job a larger
+mem_mb (resources, needs) where that limits it; what is finished is kept: run the same command again"""
+
+
+def start(modules: list[str] | tuple[str, ...] = PRELOADED) -> None:
+    """Start a worker that ends with this process, and name its socket in the environment for the jobs."""
+    if SOCKET in os.environ or sys.platform != "linux":
+        return
+    os.environ[SOCKET] = path = f"{tempfile.mkdtemp(prefix='flexround-')}/socket"
+    command = [sys.executable, "-P", "-m", __name__, path, *modules]
+    environment, null = os.environ | NO_THREADS, subprocess.DEVNULL
+    subprocess.Popen(command, env=environment, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def hand_over() -> int | None:
+    """Have the worker do the job of this process; return the exit code, or None without a worker."""
+    answer, sent = "", list[int]()
+
+    def forward(number: int, _: object) -> None:
+        sent.append(number)
+        with contextlib.suppress(OSError):  # the job has just ended
+            worker.send(bytes([number]))
+
+    with socket.socket(socket.AF_UNIX) as worker:
+        try:
+            worker.connect(os.environ.get(SOCKET, "0"))
+        except OSError:  # the first jobs of a run begin while it still imports
+            return None
+        socket.send_fds(worker, [b"\0"], [0, 1, 2])
+        worker.sendall(json.dumps([sys.argv, sys.path, os.getcwd(), dict(os.environ)]).encode() + b"\n")
+        for number in FORWARDED:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, forward)
+        with contextlib.suppress(ConnectionError):  # the job was killed
+            answer = worker.makefile().readline()
+    if not answer and not sent:
+        print(KILLED, file=sys.stderr)
+    return int(answer) if answer else 128 + (sent or [signal.SIGKILL])[-1]
+
+
+class _Job(socketserver.StreamRequestHandler):
+    """A fork of the worker: becomes the command that asks, and does its job."""
+
+    def handle(self) -> None:
+        """Do the job; the fork ends afterwards."""
+        _, streams, _, _ = socket.recv_fds(self.request, 1, 3)
+        sys.argv[:], sys.path[:], directory, environment = json.loads(self.rfile.readline())
+        for target, stream in enumerate(streams):
+            os.dup2(stream, target)
+            os.close(stream)
+        os.chdir(directory)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.setpgid(0, 0)
+        threading.Thread(target=self._pass_signals_on, daemon=True).start()
+        code = importlib.import_module("flexround.jobs.command").do_here()
+        sys.stdout.flush()
+        self.wfile.write(f"{code}\n".encode())
+
+    def _pass_signals_on(self) -> None:
+        """Give this fork and its children the command's signals, and end them when the command ends."""
+        while number := self.request.recv(1):
+            os.killpg(0, number[0])
+        os.killpg(0, signal.SIGKILL)
+
+
+class _Worker(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    """Forks a process for each command, as long as the process that started the worker lives."""
+
+    max_children = sys.maxsize
+    starter = os.getppid()
+
+    def service_actions(self) -> None:
+        super().service_actions()
+        if os.getppid() != self.starter:
+            sys.exit()
+
+
+def main() -> None:
+    """Import, then listen."""
+    path, *modules = sys.argv[1:]
+    try:
+        for name in modules:
+            with contextlib.suppress(Exception):  # a job that needs it says so
+                importlib.import_module(name)
+        gc.freeze()  # a fork's searches for cycles leave alone, and unshared, what is here
+        _Worker(path, _Job).serve_forever(poll_interval=1)
+    finally:
+        shutil.rmtree(Path(path).parent, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Show results: tables, the judgement of claims, the ranking, the summary."""
+
+import argparse
+import dataclasses
+import itertools
+import sys
+from collections.abc import Sequence
+
+from flexround.io.artifacts import write_json, write_text
+from flexround.jobs.tables import RESULTS, ClaimsJob, RankingJob, SummaryJob, TabulateJob
+from flexround.results import cells, grid, sample_sizes, table_csv, typed_csv
+from flexround.results.claims import errata, verdicts
+from flexround.results.claims.errata import Erratum
+from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
+from flexround.results.ranking import to_csv
+from flexround.results.render import claims_page, html, latex, terminal
+from flexround.results.summary import summarise
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    """Make one table as CSV, LaTeX and HTML from evaluated runs, or from settings, and print it."""
+    job = TabulateJob.read(arguments.job)
+    table, scale = job.table, job.scale
+    if table.settings:
+        text = table_csv.settings_csv(job.settings, dict(job.numbers), table, scale)
+    else:
+        text = table_csv.to_csv(cells.collect(table, job.scope), dict(job.numbers), table, scale)
+    made = grid.read(text)
+    write_text(job.out, text)
+    write_text(job.out.with_suffix(".tex"), latex.render(made, table, scale))
+    write_text(job.out.with_suffix(".html"), html.render(made, table, scale))
+    sys.stdout.write(terminal.render(made, table, scale))
+
+
+def claims(arguments: argparse.Namespace) -> None:
+    """Judge the paper's claims, as far as there are runs, list its errata, and print how many comparisons hold."""
+    job = ClaimsJob.read(arguments.job)
+    nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
+    tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
+    mistakes = typed_csv.read(job.errata, Erratum, str(errata.FILE))
+    usable = errata.without_copies(dict(job.numbers), mistakes)
+    places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
+    figure = f"figure {job.sizes.spec.number}"
+    of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS, made=figure not in job.left_out)
+    places[figure] = verdicts.Place(*of_figure)
+    comparisons = verdicts.compare(job.claims.claims, places, job.file)
+    text = verdicts.to_csv(comparisons, job.budgets, job.claims)
+    judged = verdicts.by_claim(typed_csv.read(text, Judgement, "claims CSV"), job.claims.claims)
+    write_text(job.out, text)
+    write_text(job.out.with_name("errata.csv"), job.errata)
+    write_text(job.out.with_suffix(".html"), claims_page.render(judged, mistakes, (text, job.errata), job.scale))
+    sys.stdout.write(_summary(judged))
+
+
+def _summary(claims: Sequence[JudgedClaim]) -> str:
+    """Return a line per claim: how many of its comparisons have each verdict."""
+    width = max(len(claim.name) for claim in claims)
+    lines = [f"{'':{width}}  {'  '.join(VERDICTS)}"]
+    for claim in claims:
+        numbers = "  ".join(f"{count:>{len(verdict)}}" for verdict, count in claim.counts.items())
+        lines.append(f"{claim.name:{width}}  {numbers}")
+    return "\n".join(lines) + "\n"
+
+
+def ranking(arguments: argparse.Namespace) -> None:
+    """Rank the roundings of a scale by the evaluated runs of its tables."""
+    job = RankingJob.read(arguments.job)
+    found = list(itertools.chain(*(cells.collect(table, job.scope) for table in job.tables)))
+    write_text(job.out, to_csv(found, job.entrants, job.scale.name))
+
+
+def summary(arguments: argparse.Namespace) -> None:
+    """Sum up the tables in one small JSON: what ``dvc metrics show`` and ``dvc metrics diff`` read."""
+    job = SummaryJob.read(arguments.job)
+    write_json(job.out, summarise(job.tables))
