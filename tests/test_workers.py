@@ -192,7 +192,8 @@ def test_without_a_worker_the_command_does_the_job(workers, environment):
 
 def test_usage_is_the_jobs(workers):
     usage, baseline = (workers.directory / f"{name}.json" for name in ("usage", "baseline"))
-    code = "import time; kept = bytearray(b'x' * 10**8); time.sleep(0.3)\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
+    code = "import time; kept = bytearray(b'x' * 10**8); time.sleep(0.3); end = time.process_time() + 0.4\n"
+    code += "while time.process_time() < end: pass"
     workers.run("pass", "--usage", str(baseline))
     workers.run(code, "--usage", str(usage))
     before, found = (json.loads(path.read_text()) for path in (baseline, usage))
