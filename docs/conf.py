@@ -80,7 +80,8 @@ docs/security
 :hidden:
 :caption: Read more
 
-docs/trust
+docs/statistics
+docs/determinism
 docs/differences
 docs/specification
 docs/developers
