@@ -51,6 +51,7 @@ CONTENTS = """
 :caption: Begin
 
 docs/quick-start
+docs/one-number
 docs/results
 docs/made/tables
 docs/made/ranking
