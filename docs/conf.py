@@ -51,6 +51,7 @@ CONTENTS = """
 :caption: Begin
 
 docs/quick-start
+docs/one-number
 docs/results
 docs/made/tables
 docs/made/ranking
@@ -80,7 +81,8 @@ docs/security
 :hidden:
 :caption: Read more
 
-docs/trust
+docs/statistics
+docs/determinism
 docs/differences
 docs/specification
 docs/developers

@@ -53,7 +53,7 @@ def tables() -> dict[str, str]:
 
 def ranked() -> dict[str, str]:
     """Return the page that ranks the roundings, over the tables of each scale whose ranking is published."""
-    parts = ["# Which rounding is best?\n\n[How cells are counted](../trust.md#which-method-is-best)."]
+    parts = ["# Which rounding is best?\n\n[How cells are counted](../statistics.md#which-method-is-best)."]
     header = ["cells", "method", "unbeaten, %", "number", "leads", "shares", "loses", "left out"]
     for path in sorted((PARAMS / "scales").glob("*.yaml")):
         scale = load_params(path.stem).scale

@@ -1,4 +1,4 @@
-"""A reconstruction has the same bits whatever hash seed, locale and time zone are (docs/trust.md)."""
+"""A reconstruction has the same bits whatever hash seed, locale and time zone are (docs/determinism.md)."""
 
 import os
 import subprocess

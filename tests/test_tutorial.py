@@ -10,7 +10,7 @@ from test_workflow import Project
 from flexround.tools import plan
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "docs/quick-start.md").read_text().partition("## One number, from")[2]
+TEXT = (ROOT / "docs/one-number.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -14,7 +14,7 @@ from flexround.results.table_csv import number
 from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run
 
-REMEDY = "make the reference first, see docs/trust.md"
+REMEDY = "make the reference first, see docs/determinism.md"
 
 
 class Number(NamedTuple):
@@ -61,7 +61,7 @@ def moved(found: Mapping[Key, Number], reference: Mapping[Key, Number], toleranc
     if unknown := [key for key in found if key not in reference] + [key for key in reference if key not in tolerances]:
         raise InputError(
             f"the reference lacks number or tolerance of {len(unknown)} cells, first {unknown[0]}; make it again, see "
-            "docs/trust.md"
+            "docs/determinism.md"
         )
     every = [
         Moved(key, found.get(key, Number(None, None, expected.run)), expected, tolerances[key])

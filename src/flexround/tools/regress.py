@@ -75,7 +75,7 @@ def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Ke
     if others := scales - {params.scale.name}:
         raise InputError(
             f"{arguments.reference}: its tables are of the scale {', '.join(sorted(others))}, not of "
-            f"{params.scale.name}; make a reference of yours first, see docs/trust.md, and name it with --reference"
+            f"{params.scale.name}; make a reference of yours (docs/determinism.md) and name it with --reference"
         )
     return pairs
 
