@@ -238,7 +238,7 @@ class Tokens(nn.Module):
         return self.b(torch.cat([self.token.expand(self.rows(x), -1, -1), x.relu()], 1)).mean(1)
 
 
-def test_a_fixed_batch_is_said_and_files_load_where_products_are_slow(tmp_path):
+def test_a_fixed_batch_is_reported_and_x64_precision_works(tmp_path):
     x = vectors()
     free = flexround.quantize(made(lambda: Tokens(lambda x: x.shape[0])), x, "q-flexround-w8a8", **FEW)
     free.export("onnx", tmp_path / "free", example=x[:2])

@@ -11,8 +11,8 @@ import contextlib
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping, Sequence, Set
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,8 @@ HINT = "give blocks=, names of modules that run one after the other, or a functi
 
 
 @dataclasses.dataclass
-class _Part:
-    """A module that can be a block, and what it was called with and gave for one row."""
+class _Call:
+    """One call of a module."""
 
     name: str
     module: nn.Module
@@ -45,27 +45,14 @@ class _Part:
     output: Any
 
 
-class _Call(NamedTuple):
-    """One call of a module."""
-
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    output: Any
-
-
-class _Again(InputError):
-    """A block's module is called again."""
-
-
 @dataclasses.dataclass
 class _Pass:
     """What a forward pass of one row, (1, ...), showed.
 
     Attributes:
         row: input of the network.
-        parts: the modules that can be blocks, by name, in the order in which they returned: they were called once, and
-            their first argument and their output are tensors of floats.
-        calls: how often each module was called, by name.
+        parts: calls of the modules that can be blocks, by name, in the order in which they returned: they were called
+            once, and their first argument and their output are tensors of floats.
         layers: linears and convolutions in the order of their calls.
         ends: of these the network's first and last layer; None where another kind of layer comes before or after them.
         values: numbers of what each part reads and gives, in the ``trace``.
@@ -74,21 +61,20 @@ class _Pass:
     """
 
     row: Tensor
-    parts: dict[str, _Part]
-    calls: collections.Counter[str]
+    parts: dict[str, _Call]
     layers: list[nn.Module]
     ends: tuple[nn.Module | None, nn.Module | None]
     values: dict[nn.Module, tuple[int | None, int | None]]
     weights: dict[nn.Module, int]
     trace: Trace
 
-    def follows(self, before: _Part, part: _Part, weights: Set[nn.Module]) -> bool:
+    def follows(self, before: _Call, part: _Call, weights: Set[nn.Module]) -> bool:
         """Whether a part reads what the one before it gives, and neither the input nor the weights of these layers."""
         (_, gives), (reads, _) = self.values[before.module], self.values[part.module]
         free = {number for layer, number in self.weights.items() if layer not in weights}
         return gives is not None and reads is not None and self.trace.roots(reads, gives) <= free
 
-    def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
+    def behind(self, part: _Call) -> Callable[[Tensor], Tensor]:
         """Return what the network computes of a part's output element by element."""
         gives = self.values[part.module][1]
         return identity if gives is None else self.trace.elementwise_after(gives) or identity
@@ -110,10 +96,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
     if reads_ids and structure.stack(model) is not None:
         with contextlib.suppress(InputError):
             calls = _watched(model, x[:1]).layers
-            once = [
-                dataclasses.replace(block, sites=tuple(site for site in block.sites if calls.count(site.module) == 1))
-                for block in structure.blocks(model)
-            ]
+            once = with_sites(structure.blocks(model), {layer for layer in calls if calls.count(layer) == 1})
             check(model, once, Inputs(x[:TRIED]), x.device)
             return once
     seen = _watched(model, x[:1])
@@ -142,6 +125,12 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
             with contextlib.suppress(InputError):
                 blocks, chosen, position = _blocks(model, seen, finer, x), finer, position - 1
     return blocks
+
+
+def with_sites(blocks: Sequence[Block], layers: Container[nn.Module]) -> list[Block]:
+    """Return blocks with the sites of these layers alone."""
+    kept = [tuple(site for site in block.sites if site.module in layers) for block in blocks]
+    return [dataclasses.replace(block, sites=sites) for block, sites in zip(blocks, kept, strict=True)]
 
 
 def _alike_parts(model: nn.Module, chosen: Sequence[str], name: str) -> list[str]:
@@ -244,17 +233,13 @@ def _possible(model: nn.Module, seen: _Pass, names: Sequence[str]) -> list[str]:
 def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> list[Block]:
     """Return modules as blocks in the order of their calls; InputError if they don't compute what the model does."""
     network = type(model).__name__
-    if not chosen:
-        raise InputError(f"{network}: has no parts with linears or convolutions; {HINT}")
-    if not seen.layers:
+    if not chosen or not seen.layers:
         raise InputError(f"{network}: calls no linear and no 2-dimensional convolution, the layers that are quantized")
     for name in chosen:
-        if seen.calls[name] != 1:
-            raise InputError(f"{name}: called {seen.calls[name]} times in a forward pass, not once; {HINT}")
         if name not in seen.parts:
-            where = f"{network}.{name}".rstrip(".")
             raise InputError(
-                f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
+                f"{name or network}: is no block: a block is called once, and its first argument and its output are "
+                f"tensors of floats; {HINT}"
             )
     parts = [part for name, part in seen.parts.items() if name in chosen]
     inside = {layer for part in parts for layer in part.module.modules()}
@@ -289,7 +274,7 @@ def differ(
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
     calls, output = _called(model, blocks, x, mask, whole)
-    held = sum(leaf.nbytes for leaf in tree_leaves([*calls.values()]) if isinstance(leaf, Tensor))
+    held = sum(leaf.nbytes for leaf in tree_leaves([vars(call) for call in calls.values()]) if isinstance(leaf, Tensor))
     wanted = first_output(calls[blocks[-1].module].output) if blocks[-1].module in calls else None
     if not isinstance(wanted, Tensor):
         return False, held
@@ -325,12 +310,12 @@ def _called(
 
     def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
         if module in calls:
-            raise _Again(f"{network}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
+            raise InputError(f"{network}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
         given = tree_map_only(Tensor, Tensor.clone, (arguments, keywords))
-        calls[module] = _Call(given[0], given[1], None)
+        calls[module] = _Call(names[module], module, given[0], given[1], None)
 
     def leave(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
-        calls[module] = calls[module]._replace(output=tree_map_only(Tensor, Tensor.clone, output))
+        calls[module].output = tree_map_only(Tensor, Tensor.clone, output)
         if module is blocks[-1].module and not whole:
             raise Reached
 
@@ -343,7 +328,7 @@ def _called(
             return calls, model(first_input(x), **known)
         except Reached:
             return calls, None
-        except _Again:
+        except InputError:
             raise
         except Exception as error:  # of any kind: it is the user's code
             structure.refuse_memory(error)
@@ -420,13 +405,13 @@ def _without_cache(model: nn.Module) -> Iterator[None]:
 
 def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     """Run the model on one row, (1, ...), and watch its modules that have weights, and those of these names."""
-    ran: list[_Part] = []
+    ran: list[_Call] = []
     order: list[nn.Module | None] = []  # layers, and None for those of another kind, such as embeddings
 
     def watch(name: str) -> Callable[..., None]:
         def keep(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
             kept = _as_many(output, 1, None)  # copied, because the network may write on it
-            ran.append(_Part(name, module, arguments, keywords, kept))
+            ran.append(_Call(name, module, arguments, keywords, kept))
 
         return keep
 
@@ -456,10 +441,10 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     values = {call.module: (call.reads, call.writes) for call in trace.calls}
     weights = dict(zip(held, trace.weights, strict=True))
     trace.calls.clear()
-    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None), values, weights, trace)
+    return _Pass(row, parts, layers, (order[0], order[-1]) if order else (None, None), values, weights, trace)
 
 
-def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
+def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Call]) -> Block:
     """Return the last of these parts as a block; the input of each layer is quantized, but for the network's first."""
     part = parts[-1]
     layers = [module for module in part.module.modules() if weight_axes(module) and seen.layers.count(module) == 1]
@@ -477,7 +462,7 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
     return Block(part.name or "network", part.module, sites, before, call, seen.behind(part), False, keeps_strides=True)
 
 
-def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
+def _replayed(model: nn.Module, parts: Sequence[_Call], row: Tensor, x: Tensor) -> Tensor:
     """Run the model's own code until the last of these parts is called; return the input of that part.
 
     Args:

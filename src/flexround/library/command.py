@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import transformers
-import yaml
 from torch import Tensor, nn
 
 from flexround import imports
@@ -224,11 +223,8 @@ def configuration(directory: Path) -> Any:
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
     try:
         found = transformers.AutoConfig.from_pretrained(directory, **LOCAL)
-    except Exception as error:  # whatever a class of transformers raises on other people's files
-        raise InputError(
-            f"{path}: transformers can't read it without running code from the directory: {error}; load the model "
-            "yourself and call flexround.quantize"
-        ) from error
+    except ValueError as error:
+        raise InputError(f"{path}: transformers can't read it without code of the directory: {error}") from error
     found._attn_implementation = None  # its maker's may need a package, or a GPU
     return found
 
@@ -243,9 +239,9 @@ def network(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
     """
     config = configuration(directory)
     named: Any = getattr(transformers, (config.architectures or [""])[0], None)
+    if isinstance(config, getattr(named, "config_class", None) or ()):
+        return named._from_config(config, dtype=kind).eval()
     try:
-        if isinstance(config, getattr(named, "config_class", None) or ()):
-            return named._from_config(config, dtype=kind).eval()
         return transformers.AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=False).eval()
     except ValueError as error:
         raise InputError(f"{directory / 'config.json'}: transformers has no such language model: {error}") from error
@@ -267,10 +263,7 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     Raises:
         InputError: no text, no tokenizer, or less text than asked for.
     """
-    try:
-        content = text.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
+    content = artifacts.read_text(text)
     tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
     found = list(token_blocks.blocks([content], tokenizer, length, token_blocks.CHUNK, str(text)))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
@@ -327,10 +320,7 @@ def _cut(
             log.info("%s: all weights are read into memory (%s)", type(model).__name__, error)
             files.fill(files.places, device)
     model.to(device)  # buffers that are in no file, too
-    try:
-        blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[: auto_blocks.TRIED].to(device))
-    except ValueError as error:  # as transformers' encoder-decoders raise
-        raise InputError(f"{type(model).__name__}: can't run on a text alone: {error}") from error
+    blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[: auto_blocks.TRIED].to(device))
     return blocks, Resident(blocks)
 
 
@@ -353,11 +343,8 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
         with weights.surroundings(), _read_when_called(blocks, weights):
             if auto_blocks.differ(model, blocks, row)[0]:
                 raise InputError(f"{name}: its layers one after the other don't compute what the network does")
-    once = [{module for inner, module in block.module.named_modules() if calls[inner] == 1} for block in blocks]
-    return [
-        dataclasses.replace(block, sites=tuple(site for site in block.sites if site.module in called))
-        for block, called in zip(blocks, once, strict=True)
-    ]
+    inside = [pair for block in blocks for pair in block.module.named_modules()]
+    return auto_blocks.with_sites(blocks, {module for inner, module in inside if calls[inner] == 1})
 
 
 @contextlib.contextmanager
@@ -377,13 +364,5 @@ def _read_when_called(blocks: Sequence[Block], weights: Weights | _Finished) -> 
 
 def _values(given: list[str]) -> dict[str, Any]:
     """Return the hyper-parameters of ``KEY=VALUE``s, each value as YAML reads it."""
-    values = {}
-    for each in given:
-        key, equals, text = each.partition("=")
-        if not equals:
-            raise SettingsError(f"--set {each}: write it as KEY=VALUE, such as iters=500")
-        try:
-            values[key] = parsed(text)
-        except (yaml.YAMLError, ValueError) as error:
-            raise SettingsError(f"--set {each}: {error}") from error
-    return values
+    pairs = [each.partition("=") for each in given]
+    return {key: parsed(text) for key, _, text in pairs}

@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from tqdm import tqdm
 
 from flexround import imports
 from flexround.errors import InputError
 from flexround.library import auto_blocks, card, code_digest, probe, settings
-from flexround.library.quantized import QUANTIZED, Quantized, merged, refill
+from flexround.library.quantized import QUANTIZED, Quantized, merged
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision, provenance
@@ -32,7 +31,6 @@ from flexround.models.surgery.fold_bn import fold_as_traced
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tensors import outputs_apart, places, tensors, unchanged
 from flexround.models.trace import traced
-from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import left, reconstruct
@@ -92,8 +90,7 @@ def quantize(
         inplace: change ``model`` itself, also if an error ends the call, though nothing stays attached to it then; else
             it is copied and stays as it is.
         gpu_cache_mb: of the GPU's memory for activations, which are on the host if they take more; None for half of it.
-        check: whether ``save`` and ``export`` compare what they write with the network, on one input, and whether it
-            is known before anything is learned that the network can be saved.
+        check: whether ``save`` and ``export`` compare the network with their files, on one input.
         **hyper: hyper-parameters that differ from the scale's for this recipe and architecture, such as ``iters`` or
             ``lr``; class ``Hyper`` of ``settings/schema.py`` has them all. ``Quantized.hyper`` and ``sources`` say what
             was used and why.
@@ -134,17 +131,15 @@ def quantize(
             fresh = probe.outline(network) if check else None
             network = network.eval().to(where)
             with _float32(network):
-                tried = f"{type(network).__name__}, compared with its blocks"
-                with hardware.enough(tried, "samples of smaller size"):
+                with hardware.enough(f"{type(network).__name__}, compared with its blocks", "samples of smaller size"):
                     folded = _fold(network, given, family, inputs.x[:1].to(where))
-                with hardware.enough(tried, "samples of smaller size"), unchanged(network):
-                    x = _laid_out(network, inputs.x, where)
-                    read = auto_blocks.first_input(x)
-                    seen = None if fresh is None else _refuse_unsaved(network, fresh, folded, given, read)
-                    parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
-                    if not parts:
-                        parts = _cut(network, blocks, Inputs(x, inputs.mask), where)
-                        found = _ends(network, parts, values, sources, hyper, x[:1].to(where))
+                    with unchanged(network):
+                        x = _laid_out(network, inputs.x, where)
+                        parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
+                        if not parts:
+                            parts = _cut(network, blocks, Inputs(x, inputs.mask), where)
+                            found = _ends(network, parts, values, sources, hyper, x[:1].to(where))
+                seen = probe.Input.of(auto_blocks.first_input(x)) if check else None
                 work = Reconstruction(
                     model=network,
                     blocks=parts,
@@ -256,66 +251,19 @@ def _laid_out(model: nn.Module, x: Tensor, device: torch.device) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if same else x
 
 
-@torch.no_grad()
-def _refuse_unsaved(
-    model: nn.Module, fresh: nn.Module, folded: dict[str, str], recipe: Recipe, x: Tensor
-) -> probe.Input | None:
-    """Return what inputs look like, for checks of what will be written; None if the model can't take a drawn one.
-
-    Args:
-        model: in float32, with folded batch norms.
-        fresh: as it was given, without values.
-        folded: the convolution of each batch norm.
-        recipe: of its surgery.
-        x: samples as the model reads them, (N, ...).
-
-    Raises:
-        InputError: another model of its class, with its tensors, computes something else.
-    """
-    seen = probe.Input.of(x)
-    drawn = seen.draw()
-    try:
-        wanted = probe.run(model, drawn)
-    except Exception as error:  # of any kind: it is the user's code
-        structure.refuse_memory(error)
-        log.info("%s: can't take a random input (%s), so that nothing written is compared", type(model).__name__, error)
-        return None
-    parts = {"": codes.Part({}, {name: getattr(*place) for name, place in places(model).items()})}
-    facts = folded, recipe.preprocess, parts.values(), next(model.parameters()).device, torch.float32, drawn
-    apart = refill(copy.deepcopy(fresh), *facts, lambda found: outputs_apart(found, wanted))
-    if apart > auto_blocks.CLOSE:
-        raise InputError(
-            f"{type(model).__name__}: another one with its tensors computes something else, by {apart:.2g} of the "
-            "largest output, so it can't be saved: it keeps numbers outside its parameters and buffers; make them "
-            "buffers, or give check=False and use the network in memory alone"
-        )
-    return seen
-
-
-def _refuse(model: Any) -> None:
-    """Raise InputError for no module, one that is quantized, compiled or scripted, and weights without float values."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the full-precision network")
+def _refuse(model: nn.Module) -> None:
+    """Raise InputError for a network that is quantized or compiled, or with weights computed from other tensors."""
     for name, module in model.named_modules():
         where = name or type(model).__name__
-        if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
-        quantizers = {"input_quantizer", "output_quantizer"} & {*vars(module), *module._modules}  # or other tools'
-        if isinstance(module, ActivationQuantizer) or hasattr(module, QUANTIZED) or quantizers:
+        if any(hasattr(module, key) for key in (QUANTIZED, "input_quantizer", "output_quantizer")):  # other tools', too
             raise InputError(f"{where}: is quantized already; give the full-precision network")
-        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():  # type: ignore[misc]
-            raise InputError(f"{where}: is a {type(module).__name__} without weights; load them, or call it once")
         if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized
             raise InputError(f"{where}: is compiled (torch.compile); give the network before torch.compile")
-        if weight_axes(module) and not isinstance(module._parameters.get("weight"), nn.Parameter):
+        if weight_axes(module) and "weight" not in module._parameters:
             raise InputError(
                 f"{where}.weight: is computed from other tensors (weight_norm, parametrize); make it a parameter with "
                 "torch.nn.utils.remove_weight_norm or parametrize.remove_parametrizations"
             )
-    for name, value in model.named_parameters():
-        if value.is_meta or not value.is_floating_point():
-            kind = "on the meta device, without values" if value.is_meta else f"of type {value.dtype}"
-            raise InputError(f"{name}: is {kind}; give the network with its weights in floating point")
 
 
 @contextlib.contextmanager
@@ -341,14 +289,11 @@ def _float32(model: nn.Module) -> Iterator[None]:
         attach.strip(model)
         raise
     finally:
-        large = list[str]()
         for name, value in tensors():
             alike = f"{name.rpartition('.')[0]}.weight"  # a bias that comes from folding has the type of its weight
             before, value.data = value.data, value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
             if before.dtype != value.dtype and not torch.equal(before.isfinite(), value.isfinite()):
-                large.append(f"{name}: exceeds {value.dtype} when it is folded and quantized")
-        if large:
-            raise InputError(f"{large[0]}; give the network in float32")
+                raise InputError(f"{name}: exceeds {value.dtype} when it is folded; give the network in float32")
 
 
 @torch.no_grad()

@@ -3,8 +3,9 @@
 import contextlib
 import copy
 import dataclasses
+import logging
 import re
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from flexround.io import artifacts
 from flexround.library import card, probe
 from flexround.library.card import Facts
 from flexround.library.settings import unfit
+from flexround.models import structure
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_output
 from flexround.models.shards import Writer
@@ -31,6 +33,7 @@ from flexround.reconstruct.network import STRUCTURAL
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
 
+log = logging.getLogger(__name__)
 RECORD = "record.json"
 QUANTIZED = "_quantized_by_flexround"  # attribute of each module of a quantized network; copies of it have it, too
 EXPORTS = {
@@ -217,19 +220,19 @@ def write_export(quantized: Quantized, kind: str, directory: Path, *example: Ten
 def verified(
     quantized: Quantized, kind: str | None = None, directory: Path = Path(), rows: int = 1
 ) -> probe.Output | None:
-    """Compare a network with what the reader of an export computes, or with what ``load`` makes of its parts (None).
+    """Compare a network with the output of an export's reader, or with the network that ``load`` makes of its parts.
 
     Args:
         quantized: the network.
-        kind: of the export, one of ``READERS``.
+        kind: of the export, one of ``READERS``; None for ``load``.
         directory: of its files.
         rows: of the input.
 
     Returns:
-        What the network computes; None if there is nothing to compare it with.
+        The network's output; None if there is nothing to compare it with, or if it can't take a drawn input.
 
     Raises:
-        InputError: they differ by more than last bits, or what the format rounds.
+        InputError: they differ by more than last bits, or the rounding of the format.
     """
     model, fresh, first = quantized.model, quantized.fresh, next(quantized.model.parameters(), torch.empty(0))
     if quantized.input is None or fresh is None or first.is_meta:
@@ -240,19 +243,23 @@ def verified(
         for name, buffer in model.named_buffers():  # as they came: calls of the network may have updated them
             if name in came and not came[name].is_meta:
                 buffer.copy_(came[name])
-        wanted = probe.run(model, x)
+        try:
+            wanted = probe.run(model, x)
+        except Exception as error:  # of any kind: it is the user's code
+            structure.refuse_memory(error)
+            log.info("%s: can't take a random input (%s), so nothing written is compared", type(model).__name__, error)
+            return None
     output = probe.Output.of(model, wanted)
     if kind is None:
-        made, most = copy.deepcopy(fresh), 0.0 if first.device.type == "cpu" else probe.CLOSE
-        own = next(fresh.parameters(), first).dtype
-        facts = quantized.folded, quantized.recipe.preprocess, quantized.parts.values(), first.device
-        changed = None if own == first.dtype else first.dtype
-        apart = refill(made, *facts, changed, x, lambda found: outputs_apart(found, wanted))
+        most, own = 0.0 if first.device.type == "cpu" else probe.CLOSE, next(fresh.parameters(), first).dtype
+        made = copy.deepcopy(fresh) if own == first.dtype else copy.deepcopy(fresh).to(first.dtype)
+        parts = quantized.parts.values()
+        apart = refill(made, quantized._facts, parts, first.device, x, lambda found: outputs_apart(found, wanted))
     else:
         try:
             found = tensors(imports.load(READERS[kind])(quantized, directory, x))
         except Exception as error:  # of any kind: of the tool or the model's own code
-            raise InputError(f"export {kind}: what was written can't be run: {error}") from error
+            raise InputError(f"export {kind}: the written files can't be run: {error}") from error
         fewer = [one[: len(other)] for one, other in zip(tensors(wanted), found, strict=False)]  # of a fixed batch
         apart, most = outputs_apart(found[: len(fewer)], fewer), probe.tolerance(output.machine, bool(quantized.sites))
     if apart > most:
@@ -267,38 +274,33 @@ def verified(
 @torch.no_grad()
 def refill(
     model: nn.Module,
-    folded: Mapping[str, str],
-    preprocess: Sequence[str],
+    facts: Facts,
     parts: Collection[codes.Part],
     device: torch.device,
-    kind: torch.dtype | None,
     x: Tensor | None,
     apart: Callable[[Any], float],
     source: str = "the network",
 ) -> float:
-    """Make a model, as it was given, the network of stored parts, in place; return how far its output is off.
+    """Make a model, as it was given, the network of stored parts, in place; return the distance of its output.
 
     If it is off, it is filled again: some networks change their weights in their first forward pass, such as those that
     merge adapters, and must do so before.
 
     Args:
-        model: with any values or none.
-        folded, preprocess: see ``Quantized`` and ``Recipe``.
+        model: with any values or none, of any floating types, which stay.
+        facts: of the network.
         parts: all.
         device: where to put it.
-        kind: type of all parameters; None for that which each has.
         x: an input (N, ...); None for no look at the output.
         apart: how far an output is off.
         source: of the parts, for messages.
     """
-    if kind is not None:
-        model.to(kind)
     separate_projections(model.eval())
-    fold_bn.restructure(model, folded)
-    prepare(model, [step for step in preprocess if step in STRUCTURAL], statistics={})
+    fold_bn.restructure(model, facts.folded)
+    prepare(model, [step for step in facts.recipe.preprocess if step in STRUCTURAL], statistics={})
     whole, far = _whole(model, {key for part in parts for key in part.quantized}), 0.0
     for _ in "12":
-        codes.fill(parts, model, [whole], device, kind, source)
+        codes.fill(parts, model, [whole], device, None, source)
         model.to(device)
         far = 0.0 if x is None else apart(probe.run(model, x))
         if not far:
@@ -331,9 +333,6 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
         InputError: damaged files; ``model`` is then as it was. Or one of another architecture, or with other settings,
             which computes something else with these tensors.
     """
-    if not isinstance(directory, str | Path) or not isinstance(model, nn.Module):
-        given = f"{type(directory).__name__}, {type(model).__name__}"
-        raise InputError(f"load({given}): give the directory first, then a model")
     directory = Path(directory)
     saved = read_saved(directory)
     if any(isinstance(module, ActivationQuantizer) for module in model.modules()):
@@ -348,8 +347,7 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
         return saved.output.apart(probe.Output.of(model, output), bool(saved.recipe.a_bits)) if saved.output else 0.0
 
     try:
-        facts = saved.folded, saved.recipe.preprocess, parts.values()
-        far = refill(model, *facts, where, None, x, apart, str(directory))
+        far = refill(model, saved, parts.values(), where, x, apart, str(directory))
     except (AttributeError, RuntimeError, TypeError, ValueError, IndexError) as error:  # of the model's own code
         raise InputError(f"{directory}: made for another model ({error})") from error
     if far:
