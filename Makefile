@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help install test fuzz kills full-disk docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan pretrain rehearse report paper status findings evidence remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -51,15 +51,6 @@ FORCE:
 
 test: $(INSTALLED) ## run the tests, in two processes
 	python tests/halves.py
-
-fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its reader does (CASES=400 of each kind)
-	CASES=$(or $(CASES),400) python -m pytest tests/test_damaged_files.py
-
-kills: $(INSTALLED) ## kill stages, Snakemake, its workers, pushes and pulls at random moments and compare the results
-	PYTHONPATH=tests:worlds python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
-
-full-disk: $(INSTALLED) ## let stages run into a full disk and compare the results (Linux, as root: it mounts a disk in memory)
-	PYTHONPATH=tests:worlds python bench/kills.py --full-disk 60 $(if $(ONLY),--only "$(ONLY)")
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
@@ -145,10 +136,6 @@ push: remote verify ## publish results, all or ENTRIES="table@12", that are comp
 verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
-rehearse-slurm: $(INSTALLED) ## a small table under a private Slurm, with faults (docs/run-at-scale.md); EXTRAS=slurm first
-	python bench/rehearse_slurm.py $(TARGETS) $(if $(PROJECT),--project $(PROJECT)) \
-		$(if $(SLURM_SCALE),--scale $(SLURM_SCALE)) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(CONFIG),--config $(CONFIG))
-
 report: $(INSTALLED) ## one HTML page of every table and figure that is there, results/report.html (SCALE=paper)
 	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/report.html
 
@@ -160,6 +147,9 @@ paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.p
 
 status: $(INSTALLED) ## the status of all tables in docs/results.md, and its figure, from results/reference
 	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
+
+findings: $(INSTALLED) ## the table of findings in README.md from results/reference
+	python -m flexround.tools.readme findings --scale real --page README.md
 
 evidence: $(INSTALLED) ## the first table of docs/results.md from results/reference/real1.csv
 	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png

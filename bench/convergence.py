@@ -17,8 +17,7 @@ import torch
 
 from flexround.io import artifacts
 from flexround.jobs import resolve
-from flexround.jobs.evaluate import EvaluateJob
-from flexround.jobs.reconstruct import ReconstructJob
+from flexround.jobs.runs import EvaluateJob, ReconstructJob
 from flexround.machine import memory
 from flexround.regress import convergence
 from flexround.results import paired

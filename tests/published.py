@@ -1,6 +1,6 @@
 """A small scale in a project of its own: of made-up results published to a directory beside it, and clones of it.
 
-For the tests of storage and for bench/kills.py.
+For the tests of storage.
 """
 
 import os
