@@ -15,6 +15,7 @@ from flexround.models import blocks as protocol
 from flexround.models import replay, structure, transformer
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
 from flexround.models.tensors import apart
+from flexround.tasks.protocol import Inputs
 
 FEW = {"iters": 1, "a_iters": 1, "batch": 2, "a_init_samples": 4, "progress": False, "device": "cpu"}
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -163,7 +164,7 @@ def test_a_layer_that_a_transformer_runs_again_is_no_block():
     model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})
     ids = padded()["input_ids"]
     with pytest.raises(InputError, match=r"runs its block albert_layer_groups\.0 twice"):
-        auto_blocks.differ(model, structure.blocks(model), torch.stack([ids, ids * 0], 1))
+        auto_blocks.check(model, structure.blocks(model), Inputs(torch.stack([ids, ids * 0], 1)), ids.device)
     found = flexround.quantize(model, ids, "b-rtn-w4", **FEW)
     assert [record["block"] for record in found.report] == ["albert.encoder", "albert.pooler"]
     with pytest.raises(InputError, match=r"cut into albert\.encoder, albert\.pooler it computes something else"):

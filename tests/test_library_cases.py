@@ -176,10 +176,8 @@ def test_errors_are_measured_behind_activations(kind):
             torch.testing.assert_close(block.behind(given.clone()), wanted)
 
 
-def test_default_devices_and_inference_mode_are_taken():
-    with torch.inference_mode():
-        model = made(Folds)
-    x = images()
+def test_another_default_device_is_taken():
+    model, x = made(Folds), images()
     torch.set_default_device("meta")
     try:
         found = flexround.quantize(model, x, "b-lrq-w4", device="cpu", inplace=True, **FEW)

@@ -8,41 +8,44 @@ what the network does.
 
 import collections
 import contextlib
-import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from flexround.errors import InputError
 from flexround.models import structure
 from flexround.models.blocks import Block, Site, identity
-from flexround.models.replay import Reached, first_argument, first_output, reached, standing_in, with_first
+from flexround.models.replay import first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
-from flexround.models.tensors import Largest, apart
+from flexround.models.tensors import apart
 from flexround.models.trace import Trace, traced
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried
 CLOSE = 1e-4  # of the largest output: how far the parts may be off the network
 WHOLE = ""  # name of the network itself
-AT_ONCE = 2**26  # bytes of what goes into and out of blocks, when a cut is compared with the network
 HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
 
 
 @dataclasses.dataclass
-class _Call:
-    """One call of a module."""
+class _Part:
+    """A module that can be a block: its one call for the row that was tried.
+
+    ``reads`` and ``gives`` are the numbers of its first argument and its first output in the trace; None outside of it.
+    """
 
     name: str
     module: nn.Module
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     output: Any
+    reads: int | None
+    gives: int | None
 
 
 @dataclasses.dataclass
@@ -51,33 +54,34 @@ class _Pass:
 
     Attributes:
         row: input of the network.
-        parts: calls of the modules that can be blocks, by name, in the order in which they returned: they were called
-            once, and their first argument and their output are tensors of floats.
-        layers: linears and convolutions in the order of their calls.
-        ends: of these the network's first and last layer; None where another kind of layer comes before or after them.
-        values: numbers of what each part reads and gives, in the ``trace``.
-        weights: number of each layer's weight there.
+        parts: the modules that can be blocks, by name, in the order in which they returned: they were called once, and
+            their first argument and their output are tensors of floats.
+        layers: linears and convolutions in the order of their calls; None in the place of a layer of another kind.
+        weights: number of each layer's weight in the trace.
         trace: of the operations.
     """
 
     row: Tensor
-    parts: dict[str, _Call]
-    layers: list[nn.Module]
-    ends: tuple[nn.Module | None, nn.Module | None]
-    values: dict[nn.Module, tuple[int | None, int | None]]
+    parts: dict[str, _Part]
+    layers: list[nn.Module | None]
     weights: dict[nn.Module, int]
     trace: Trace
 
-    def follows(self, before: _Call, part: _Call, weights: Set[nn.Module]) -> bool:
-        """Whether a part reads what the one before it gives, and neither the input nor the weights of these layers."""
-        (_, gives), (reads, _) = self.values[before.module], self.values[part.module]
-        free = {number for layer, number in self.weights.items() if layer not in weights}
-        return gives is not None and reads is not None and self.trace.roots(reads, gives) <= free
+    @property
+    def ends(self) -> tuple[nn.Module | None, nn.Module | None]:
+        """The network's first and last layer; None for one of another kind."""
+        return (self.layers[0], self.layers[-1]) if self.layers else (None, None)
 
-    def behind(self, part: _Call) -> Callable[[Tensor], Tensor]:
+    def follows(self, before: _Part, part: _Part, weights: Set[nn.Module]) -> bool:
+        """Whether a part reads what the one before it gives, and neither the input nor the weights of these layers."""
+        if before.gives is None or part.reads is None:
+            return False
+        free = {number for layer, number in self.weights.items() if layer not in weights}
+        return self.trace.roots(part.reads, before.gives) <= free
+
+    def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
         """Return what the network computes of a part's output element by element."""
-        gives = self.values[part.module][1]
-        return identity if gives is None else self.trace.elementwise_after(gives) or identity
+        return identity if part.gives is None else self.trace.elementwise_after(part.gives) or identity
 
 
 @torch.no_grad()
@@ -92,14 +96,13 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
         InputError: the network isn't called with a tensor alone, has no linear or convolution, or reads token ids and
             has no cut.
     """
-    reads_ids = not x.is_floating_point()
-    if reads_ids and structure.stack(model) is not None:
+    seen, reads_ids = _watched(model, x[:1]), not x.is_floating_point()
+    if reads_ids:
         with contextlib.suppress(InputError):
-            calls = _watched(model, x[:1]).layers
-            once = with_sites(structure.blocks(model), {layer for layer in calls if calls.count(layer) == 1})
-            check(model, once, Inputs(x[:TRIED]), x.device)
-            return once
-    seen = _watched(model, x[:1])
+            once = {layer for layer in seen.layers if layer is not None and seen.layers.count(layer) == 1}
+            layers = with_sites(structure.blocks(model), once)
+            check(model, layers, Inputs(x), x.device)
+            return layers
     chosen = _possible(model, seen, _children(model, WHOLE))
     if reads_ids:  # a language model's last layer stays as it is, like embeddings (the paper's section 4.3)
         last = [name for name in seen.parts if name in chosen][-1:]
@@ -116,12 +119,13 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
                 raise
             else:  # a part needs more than the part before it: all are learned together
                 return _blocks(model, seen, [WHOLE], x)
-    position = 0
+    position, tried = 0, [chosen]
     while position < len(chosen):
         alike = _alike_parts(model, chosen, chosen[position])
         finer = [inner for name in chosen for inner in (_children(model, name) if name in alike else [name])]
         position += 1
-        if finer != chosen:
+        if finer not in tried:
+            tried.append(finer)
             with contextlib.suppress(InputError):
                 blocks, chosen, position = _blocks(model, seen, finer, x), finer, position - 1
     return blocks
@@ -149,18 +153,13 @@ def _alike_parts(model: nn.Module, chosen: Sequence[str], name: str) -> list[str
 
 @torch.no_grad()
 def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
-    """Return modules by name as blocks; InputError if one is unknown, or if they compute something else together."""
-    known = [name for name, _ in model.named_modules()]
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(known[1:13])}, ...")
-    return _blocks(model, _watched(model, x[:1], names), names, x)
+    """Return modules by name as blocks; InputError if one can't be a block, or they compute something else together."""
+    return _blocks(model, _watched(model, x[:1]), names, x)
 
 
 @torch.no_grad()
 def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
-    """Compare blocks with the network on samples: what lies between them is replayed for one row.
-
-    The network runs once, up to its last block. A block's module runs again only where it is given something else.
+    """Compare blocks with the network on two samples: if there is padding, on those with the least and the most.
 
     Args:
         model: in evaluation mode, on ``device``.
@@ -169,24 +168,20 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
         device: where it is computed.
 
     Raises:
-        InputError: they don't compute the same, with the first rows that differ, or can't be blocks (`differ`).
+        InputError: they don't compute the same, or can't be blocks (`_differ`).
     """
-    x, mask = inputs.x, inputs.mask
-    rows, whole, at_once = slice(0, 1), True, TRIED  # one row first: several are perhaps as many as a row has tokens
-    while rows.start < len(x):
-        with Largest(model) as largest:
-            of_rows = x[rows].to(device), None if mask is None else mask[rows].to(device)
-            differs, held = differ(model, blocks, *of_rows, whole=whole)
-        if differs:
+    rows = [*range(len(inputs.x))][:TRIED]
+    if inputs.mask is not None:
+        lengths = inputs.mask.sum(1)
+        rows = [int(lengths.argmax()), int(lengths.argmin())]
+    for count in sorted({1, len(rows)}):  # one row first: several are perhaps as many as a row has tokens
+        some = rows[:count]
+        mask = None if inputs.mask is None else inputs.mask[some].to(device)
+        if _differ(model, blocks, inputs.x[some].to(device), mask):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else for samples {rows.start} to {rows.stop - 1}: a block reads more than what "
-                f"the one before it gives, or what lies between them depends on the row; {HINT}"
+                f"something else: a block reads more than what the one before it gives; {HINT}"
             )
-        if not whole:
-            at_once = max(1, AT_ONCE * len(of_rows[0]) // (held + largest.bytes))
-        start, whole = 0 if whole else rows.stop, False
-        rows = slice(start, start + at_once)
 
 
 @torch.no_grad()
@@ -233,13 +228,13 @@ def _possible(model: nn.Module, seen: _Pass, names: Sequence[str]) -> list[str]:
 def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> list[Block]:
     """Return modules as blocks in the order of their calls; InputError if they don't compute what the model does."""
     network = type(model).__name__
-    if not chosen or not seen.layers:
+    if not chosen or not any(seen.layers):
         raise InputError(f"{network}: calls no linear and no 2-dimensional convolution, the layers that are quantized")
     for name in chosen:
         if name not in seen.parts:
             raise InputError(
-                f"{name or network}: is no block: a block is called once, and its first argument and its output are "
-                f"tensors of floats; {HINT}"
+                f"{name or network}: is no block: a block is a module that is called once, and its first argument and "
+                f"its output are tensors of floats; {HINT}"
             )
     parts = [part for name, part in seen.parts.items() if name in chosen]
     inside = {layer for part in parts for layer in part.module.modules()}
@@ -249,22 +244,15 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
                 f"{network}: {part.name} reads more than what {before.name}, which runs before it, gives; {HINT}"
             )
     blocks = [_block(model, seen, parts[: index + 1]) for index in range(len(parts))]
-    for rows in (1, TRIED):  # one, too: several are perhaps as many as a row has tokens
-        if differ(model, blocks, x[:rows], whole=False)[0]:
-            raise InputError(f"{network}: cut into {', '.join(chosen[:6])} it computes something else; {HINT}")
+    check(model, blocks, Inputs(x), x.device)
     return blocks
 
 
-def differ(
-    model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None, whole: bool = True
-) -> tuple[bool, int]:
+def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> bool:
     """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
 
     Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out. Blocks whose last module the
-    network doesn't call can't be compared. With ``whole`` the network runs to its end, which shows repeated calls.
-
-    Returns:
-        Whether they differ, and the bytes of what goes into and out of all blocks.
+    network doesn't call can't be compared.
 
     Raises:
         InputError: the network runs the module of a block several times, of which one would be learned, or a block
@@ -273,120 +261,61 @@ def differ(
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
-    calls, output = _called(model, blocks, x, mask, whole)
-    held = sum(leaf.nbytes for leaf in tree_leaves([vars(call) for call in calls.values()]) if isinstance(leaf, Tensor))
-    wanted = first_output(calls[blocks[-1].module].output) if blocks[-1].module in calls else None
-    if not isinstance(wanted, Tensor):
-        return False, held
+    last, output = _outputs(model, blocks, x, mask)
+    if not isinstance(last, Tensor):
+        return False
     try:
-        found = _chained(model, blocks, calls, x, mask)
+        found = _chained(model, blocks, x, mask)
     except InputError:
         raise
     except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
         structure.refuse_memory(error)
-        return True, held
-
-    def same(of: Any) -> bool:
-        if not isinstance(of, Tensor) or found.shape != of.shape:
-            return False
-        padded = mask is not None and of.shape[:2] == mask.shape
-        return apart(found[mask], of[mask]) <= CLOSE if padded else apart(found, of) <= CLOSE
-
-    if not same(wanted) and not whole:
-        _, output = _called(model, blocks, x, mask, True)
-    return not (same(wanted) or same(first_output(output))), held
+        return True
+    real = ... if mask is None or found.shape[:2] != mask.shape else mask
+    wanted = [of for of in (last, output) if isinstance(of, Tensor) and of.shape == found.shape]
+    return not any(apart(found[real], of[real]) <= CLOSE for of in wanted)
 
 
-def _called(
-    model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None, whole: bool
-) -> tuple[dict[nn.Module, _Call], Any]:
-    """Run the network on ``x`` (n, ...), and if not ``whole`` until its last block returns.
+def _outputs(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
+    """Return the first output of the last block's module, and of the network, for ``x`` (n, ...); None for neither."""
+    names, gave = {block.module: block.name for block in blocks}, dict[nn.Module, Any]()
 
-    Return the calls of the blocks' modules, and the network's output; None if it did not come to its end.
-    """
-    calls: dict[nn.Module, _Call] = {}
-    names, network = {block.module: block.name for block in blocks}, type(model).__name__
-    known = {} if mask is None else structure.known(model, {"attention_mask": mask})
+    def leave(module: nn.Module, _: Any, output: Any) -> None:
+        if module in gave:
+            name = type(model).__name__
+            raise InputError(f"{name}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
+        kept = module is blocks[-1].module  # copied, because the network may write on it
+        gave[module] = tree_map_only(Tensor, Tensor.clone, first_output(output)) if kept else None
 
-    def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
-        if module in calls:
-            raise InputError(f"{network}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
-        given = tree_map_only(Tensor, Tensor.clone, (arguments, keywords))
-        calls[module] = _Call(names[module], module, given[0], given[1], None)
-
-    def leave(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
-        calls[module].output = tree_map_only(Tensor, Tensor.clone, output)
-        if module is blocks[-1].module and not whole:
-            raise Reached
-
+    output = None
     with contextlib.ExitStack() as hooks:
         for module in names:
-            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
-            hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(leave))
         hooks.enter_context(_without_cache(model))
         try:
-            return calls, model(first_input(x), **known)
-        except Reached:
-            return calls, None
-        except InputError:
-            raise
-        except Exception as error:  # of any kind: it is the user's code
-            structure.refuse_memory(error)
-            if isinstance(error, ValueError) and calls:  # transformers' classifiers know no token of padding
-                return calls, None
-            raise InputError(
-                f"samples: {network} can't take {len(x)} at once, of shape {tuple(x.shape)}: {error}"
-            ) from error
+            output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
+        except ValueError:
+            if not gave:  # transformers' classifiers know no token of padding, behind their layers
+                raise
+    return gave.get(blocks[-1].module), first_output(output)
 
 
-def _chained(
-    model: nn.Module, blocks: Sequence[Block], calls: Mapping[nn.Module, _Call], x: Tensor, mask: Tensor | None
-) -> Tensor:
-    """Return what the blocks give, one after the other, for ``x`` (n, ...); a module given the same gives the same.
+def _chained(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return what the blocks give, one after the other, for ``x`` (n, ...).
 
     Raises:
         InputError: the first dimension of what a block reads or gives is not that of the samples.
     """
-    lengths, rows = {}, len(x)
+    rows = len(x)
     for block in blocks:
         given = block.before(x)
-        with _as_called(block.module, calls.get(block.module)):
-            x = block(given, mask)
-        lengths[block.name] = len(given), len(x)
-    for name, (read, gave) in lengths.items():
-        if (read, gave) != (rows, rows):
+        x = block(given, mask)
+        if not len(given) == len(x) == rows:
             raise InputError(
-                f"{type(model).__name__}: of {rows} samples its block {name} reads {read} rows and gives {gave}; a "
-                f"block needs the samples in the first dimension; {HINT}"
+                f"{type(model).__name__}: of {rows} samples its block {block.name} reads {len(given)} rows and gives "
+                f"{len(x)}; a block needs the samples in the first dimension; {HINT}"
             )
     return x
-
-
-@contextlib.contextmanager
-def _as_called(module: nn.Module, call: _Call | None) -> Iterator[None]:
-    """Have a module give what it gave in a call, if it is given the same again."""
-    own = module.forward
-
-    def forward(*arguments: Any, **keywords: Any) -> Any:
-        if call is not None and _alike((arguments, keywords), (call.arguments, call.keywords)):
-            return tree_map_only(Tensor, Tensor.clone, call.output)
-        return own(*arguments, **keywords)
-
-    with standing_in(module, forward):
-        yield
-
-
-def _alike(given: Any, seen: Any) -> bool:
-    """Whether two calls have the same arguments; a tensor of one row counts for all."""
-    (ours, one), (theirs, other) = tree_flatten(given), tree_flatten(seen)
-    return one == other and all(map(_equal, ours, theirs))
-
-
-def _equal(x: Any, y: Any) -> bool:
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        return x is y or (type(x) is type(y) and isinstance(x, bool | int | float | str) and x == y)
-    fits = x.dtype == y.dtype and x.shape[1:] == y.shape[1:] and x.shape[:1] in (y.shape[:1], (1,))
-    return fits and (not y.numel() or apart(x.expand_as(y), y) <= CLOSE)
 
 
 @contextlib.contextmanager
@@ -403,48 +332,42 @@ def _without_cache(model: nn.Module) -> Iterator[None]:
             config.use_cache = True
 
 
-def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
-    """Run the model on one row, (1, ...), and watch its modules that have weights, and those of these names."""
-    ran: list[_Call] = []
-    order: list[nn.Module | None] = []  # layers, and None for those of another kind, such as embeddings
+def _watched(model: nn.Module, row: Tensor) -> _Pass:
+    """Run the model on one row, (1, ...), and watch its modules."""
+    ran: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]] = []
 
-    def watch(name: str) -> Callable[..., None]:
-        def keep(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-            kept = _as_many(output, 1, None)  # copied, because the network may write on it
-            ran.append(_Call(name, module, arguments, keywords, kept))
+    def keep(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+        ran.append((module, arguments, keywords, _as_many(output, 1, None)))  # a copy: the network may write on it
 
-        return keep
-
-    watched = {
-        name: module
-        for name, module in model.named_modules(remove_duplicate=False)
-        if name in names or any(map(weight_axes, module.modules()))
-    }
     with contextlib.ExitStack() as hooks:
         hooks.enter_context(_without_cache(model))
         held = {layer: layer.weight for layer in model.modules() if weight_axes(layer)}
-        trace = traced(model, first_input(row), set(watched.values()), held.values())  # type: ignore[arg-type]
-        for name, module in watched.items():
-            hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
-        for layer in filter(weight_axes, model.modules()):
-            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: order.append(layer)))
+        trace = traced(model, first_input(row), set(model.modules()), held.values())  # type: ignore[arg-type]
         for module in model.modules():
-            matrices = any(value.ndim > 1 for value in module.parameters(recurse=False))
-            if matrices and not any(map(weight_axes, module.modules())):
-                hooks.enter_context(module.register_forward_hook(lambda *_: order.append(None)))
+            hooks.enter_context(module.register_forward_hook(keep, with_kwargs=True))
         model(first_input(row))
-    calls = collections.Counter(part.name for part in ran)
-    ends = [(first_argument(part.arguments, part.keywords), first_output(part.output)) for part in ran]
-    floats = [all(isinstance(end, Tensor) and end.is_floating_point() for end in of_one) for of_one in ends]
-    parts = {part.name: part for part, fits in zip(ran, floats, strict=True) if fits and calls[part.name] == 1}
-    layers = [layer for layer in order if layer is not None]
     values = {call.module: (call.reads, call.writes) for call in trace.calls}
-    weights = dict(zip(held, trace.weights, strict=True))
     trace.calls.clear()
-    return _Pass(row, parts, layers, (order[0], order[-1]) if order else (None, None), values, weights, trace)
+    called, parts = collections.Counter(module for module, *_ in ran), dict[str, _Part]()
+    names = collections.defaultdict[nn.Module, list[str]](list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        names[module].append(name)
+    for module, arguments, keywords, output in ran:
+        ends = first_argument(arguments, keywords), first_output(output)
+        if called[module] == 1 and all(isinstance(end, Tensor) and end.is_floating_point() for end in ends):
+            for name in names[module]:
+                parts[name] = _Part(name, module, arguments, keywords, output, *values[module])
+    layers = [module if weight_axes(module) else None for module, *_ in ran if weight_axes(module) or _other(module)]
+    return _Pass(row, parts, layers, dict(zip(held, trace.weights, strict=True)), trace)
 
 
-def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Call]) -> Block:
+def _other(module: nn.Module) -> bool:
+    """Whether a module multiplies with a matrix and is no linear or convolution, as an embedding."""
+    matrices = any(value.ndim > 1 for value in module.parameters(recurse=False))
+    return matrices and not any(map(weight_axes, module.modules()))
+
+
+def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
     """Return the last of these parts as a block; the input of each layer is quantized, but for the network's first."""
     part = parts[-1]
     layers = [module for module in part.module.modules() if weight_axes(module) and seen.layers.count(module) == 1]
@@ -462,7 +385,7 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Call]) -> Block:
     return Block(part.name or "network", part.module, sites, before, call, seen.behind(part), False, keeps_strides=True)
 
 
-def _replayed(model: nn.Module, parts: Sequence[_Call], row: Tensor, x: Tensor) -> Tensor:
+def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
     """Run the model's own code until the last of these parts is called; return the input of that part.
 
     Args:
@@ -484,16 +407,8 @@ def _replayed(model: nn.Module, parts: Sequence[_Call], row: Tensor, x: Tensor) 
 
 def _as_many(value: Any, rows: int, first: Tensor | None) -> Any:
     """Return what was seen for one row as if it had been for ``rows``; ``first``, if given, is its first tensor."""
-    if isinstance(value, MutableMapping):
-        made = copy.copy(value)
-        for position, (key, item) in enumerate(value.items()):
-            made[key] = _as_many(item, rows, None if position else first)
-        return made
-    if isinstance(value, tuple):
-        items = [_as_many(item, rows, None if position else first) for position, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if first is not None:
-        return first
-    return (
-        value.expand(rows, *value.shape[1:]).clone() if isinstance(value, Tensor) and value.shape[:1] == (1,) else value
-    )
+    leaves, form = tree_flatten(value)
+    single = [isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves]
+    pairs = zip(leaves, single, strict=True)
+    many = [leaf.expand(rows, *leaf.shape[1:]).clone() if one else leaf for leaf, one in pairs]
+    return tree_unflatten(many if first is None else [first, *many[1:]], form)

@@ -37,6 +37,7 @@ from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
 from flexround.tasks import encode
+from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)
 COMPANIONS = (
@@ -330,8 +331,11 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
     Raises:
         InputError: they can't run without the other weights, or the network computes something else.
     """
-    name, calls = type(model).__name__, collections.Counter[str]()
-    with hardware.enough(f"{name}, compared with its blocks", "a smaller --length"), contextlib.ExitStack() as hooks:
+    calls = collections.Counter[str]()
+    with (
+        hardware.enough(f"{type(model).__name__}, compared with its blocks", "a smaller --length"),
+        contextlib.ExitStack() as hooks,
+    ):
         with weights.surroundings():
             x = blocks[0].before(row)
         for inner, module in blocks[0].module.named_modules():
@@ -340,8 +344,7 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
             blocks[0](x)
         hooks.close()
         with weights.surroundings(), _read_when_called(blocks, weights):
-            if auto_blocks.differ(model, blocks, row)[0]:
-                raise InputError(f"{name}: its layers one after the other don't compute what the network does")
+            auto_blocks.check(model, blocks, Inputs(row), row.device)
     inside = [pair for block in blocks for pair in block.module.named_modules()]
     return auto_blocks.with_sites(blocks, {module for inner, module in inside if calls[inner] == 1})
 

@@ -80,7 +80,7 @@ def quantize(
             CPU.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
             ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute what the
-            network does, else along its parts, with a line in the log that says which. It is compared on every sample.
+            network does, else along its parts, with a line in the log that says which. It is compared on two samples.
         rounding: a class to use in the place of the recipe's rounding, with the recipe's ``options``.
         seed: of the draws of batches.
         device: where it runs; None for a GPU if there is one.
@@ -127,7 +127,6 @@ def quantize(
 
         def attempt() -> tuple[Reconstruction, Quantized]:
             network = merged(model if inplace else _copied(model, inputs.x[:1]))
-            _make_writable(network)
             fresh = probe.outline(network) if check else None
             network = network.eval().to(where)
             with _float32(network):
@@ -223,18 +222,6 @@ def _state(work: Reconstruction, x: Tensor, directory: str | Path | None) -> Sta
     for tensor in (*stored, x, *computed, *([] if work.mask is None else [work.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
-
-
-def _make_writable(model: nn.Module) -> None:
-    """Give a model that was made in inference mode tensors that can be changed outside of it."""
-    made: dict[int, Tensor] = {}
-    for module in model.modules():
-        for holder in (module._parameters, module._buffers):
-            for key, value in holder.items():
-                if value is not None and value.is_inference():
-                    copied = value.clone()
-                    copied = nn.Parameter(copied, value.requires_grad) if holder is module._parameters else copied
-                    holder[key] = made.setdefault(id(value), copied)  # type: ignore[assignment]
 
 
 @torch.no_grad()
@@ -339,21 +326,12 @@ def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.dev
     name = type(model).__name__
     try:
         found = imports.load(family.blocks)(model)
-        auto_blocks.check(model, found, _extremes(inputs), device)
+        auto_blocks.check(model, found, inputs, device)
     except Exception as error:  # of any kind: it looks for modules that are not there
         structure.refuse_memory(error)
         log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
         return []
     return found
-
-
-def _extremes(inputs: Inputs) -> Inputs:
-    """Return the samples with the least and most padding, else the first two: a known network needs no more."""
-    if inputs.mask is None:
-        return Inputs(inputs.x[: auto_blocks.TRIED])
-    lengths = inputs.mask.sum(1)
-    rows = [int(lengths.argmax()), int(lengths.argmin())]
-    return Inputs(inputs.x[rows], inputs.mask[rows])
 
 
 @torch.no_grad()
@@ -366,8 +344,6 @@ def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, d
     x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
     if callable(blocks):
         found = list(blocks(model))
-        if not found or not all(isinstance(block, Block) for block in found):
-            raise InputError("blocks: the function has to return a list of flexround.Block")
     else:
         found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
         log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
