@@ -96,21 +96,6 @@ class Seen(nn.Module):
         return self.b(self.last)
 
 
-class Merging(nn.Module):
-    """Changes its weights in its first evaluation pass."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.head, self.merged = nn.Linear(8, 8), nn.Linear(8, 4), False
-        self.low = nn.Parameter(torch.randn(8))
-
-    def forward(self, x):
-        if not self.merged:
-            self.body.weight.data += self.low.outer(self.low)
-            self.merged = True
-        return self.head(self.body(x).relu())
-
-
 class Keeping(nn.Module):
     """Keeps what it computes of a parameter until its mode is set, as LeViT's attention does."""
 
@@ -141,7 +126,6 @@ def vectors():
 NETWORKS = {
     "folds": (Folds, images),
     "views": (Views, images),
-    "merging": (Merging, vectors),
     "keeping": (Keeping, vectors),
     **{f"seen {kind}": (lambda kind=kind: Seen(*kind), vectors) for kind in ((0, 0), (0, 1), (1, 0), (1, 1))},
 }

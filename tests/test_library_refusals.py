@@ -192,12 +192,6 @@ def test_the_weight_of_a_regularizer_counts():
     assert found[0].report[0]["loss_after"] != found[1].report[0]["loss_after"]
 
 
-def test_load_never_tells_to_delete_a_directory_of_the_user(tmp_path):
-    with pytest.raises(InputError, match=r"manifest\.json") as caught:
-        flexround.load(tmp_path, made(Pictures))
-    assert "delete" not in str(caught.value)
-
-
 def test_a_failed_call_leaves_nothing_attached(monkeypatch):
     model = made(Pictures)
     stopped = iter(range(3))

@@ -14,7 +14,7 @@ from tensors import randn
 from torch import nn
 
 import flexround
-from flexround.errors import InputError
+from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.reconstruct import codes
 
@@ -124,7 +124,7 @@ def write(directory, name, text):
 )
 def test_what_save_did_not_write_is_one_message(saved, change, arguments, message):
     change(saved, *arguments)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(FlexRoundError, match=message):
         flexround.load(saved, made(Pictures))
 
 

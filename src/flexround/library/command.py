@@ -76,8 +76,8 @@ def _quantize_arguments(commands: Any) -> None:
     made.add_argument("--scale", default="paper", help="whose hyper-parameters it takes: paper, short or a YAML file")
     made.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
     made.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
-    made.add_argument("--samples", type=_count, default=128, help="blocks of text")
-    made.add_argument("--length", type=_count, help=f"tokens of a block; {LENGTH} or the model's most if not given")
+    made.add_argument("--samples", type=int, default=128, help="blocks of text")
+    made.add_argument("--length", type=int, help=f"tokens of a block; {LENGTH} or the model's most if not given")
     made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
@@ -90,13 +90,6 @@ def _quantize_arguments(commands: Any) -> None:
         help="a hyper-parameter that differs from the scale's",
     )
     made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
-
-
-def _count(text: str) -> int:
-    """Return a number from 1; argparse says whatever else is given."""
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
 
 
 def quantize(arguments: argparse.Namespace) -> None:
@@ -221,10 +214,7 @@ def configuration(directory: Path) -> Any:
     path = directory / "config.json"
     if not path.is_file():
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
-    try:
-        found = transformers.AutoConfig.from_pretrained(directory, **LOCAL)
-    except ValueError as error:
-        raise InputError(f"{path}: transformers can't read it without code of the directory: {error}") from error
+    found = transformers.AutoConfig.from_pretrained(directory, **LOCAL)
     found._attn_implementation = None  # its maker's may need a package, or a GPU
     return found
 
@@ -233,18 +223,12 @@ def network(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
     """Return the model that a directory describes, with values as they come, of a floating type.
 
     Its class is the one of transformers that ``architectures`` names, or else the causal language model's.
-
-    Raises:
-        InputError: no such directory, or neither class exists.
     """
     config = configuration(directory)
     named: Any = getattr(transformers, (config.architectures or [""])[0], None)
     if isinstance(config, getattr(named, "config_class", None) or ()):
         return named._from_config(config, dtype=kind).eval()
-    try:
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=False).eval()
-    except ValueError as error:
-        raise InputError(f"{directory / 'config.json'}: transformers has no such language model: {error}") from error
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=False).eval()
 
 
 def _length(directory: Path, asked: int | None) -> int:

@@ -1,11 +1,9 @@
 """A quantized network in memory, and on disk."""
 
-import contextlib
 import copy
 import dataclasses
 import logging
-import re
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Set
+from collections.abc import Collection, Container, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from pydantic import AliasPath, Field
 from torch import Tensor, nn
 
 from flexround import imports
-from flexround.errors import InputError, SettingsError, look_up
+from flexround.errors import InputError, look_up
 from flexround.io import artifacts
 from flexround.library import card, probe
 from flexround.library.card import Facts
@@ -253,8 +251,8 @@ def verified(
     if kind is None:
         most, own = 0.0 if first.device.type == "cpu" else probe.CLOSE, next(fresh.parameters(), first).dtype
         made = copy.deepcopy(fresh) if own == first.dtype else copy.deepcopy(fresh).to(first.dtype)
-        parts = quantized.parts.values()
-        apart = refill(made, quantized._facts, parts, first.device, x, lambda found: outputs_apart(found, wanted))
+        refill(made, quantized._facts, quantized.parts.values(), first.device)
+        apart = outputs_apart(probe.run(made, x), wanted)
     else:
         try:
             found = tensors(imports.load(READERS[kind])(quantized, directory, x))
@@ -273,49 +271,29 @@ def verified(
 
 @torch.no_grad()
 def refill(
-    model: nn.Module,
-    facts: Facts,
-    parts: Collection[codes.Part],
-    device: torch.device,
-    x: Tensor | None,
-    apart: Callable[[Any], float],
-    source: str = "the network",
-) -> float:
-    """Make a model, as it was given, the network of stored parts, in place; return the distance of its output.
-
-    If it is off, it is filled again: some networks change their weights in their first forward pass, such as those that
-    merge adapters, and must do so before.
+    model: nn.Module, facts: Facts, parts: Collection[codes.Part], device: torch.device, source: str = "the network"
+) -> None:
+    """Make a model, as it was given, the network of stored parts, in place.
 
     Args:
         model: with any values or none, of any floating types, which stay.
         facts: of the network.
         parts: all.
         device: where to put it.
-        x: an input (N, ...); None for no look at the output.
-        apart: how far an output is off.
         source: of the parts, for messages.
     """
     separate_projections(model.eval())
     fold_bn.restructure(model, facts.folded)
     prepare(model, [step for step in facts.recipe.preprocess if step in STRUCTURAL], statistics={})
-    whole, far = _whole(model, {key for part in parts for key in part.quantized}), 0.0
-    for _ in "12":
-        codes.fill(parts, model, [whole], device, None, source)
-        model.to(device)
-        far = 0.0 if x is None else apart(probe.run(model, x))
-        if not far:
-            break
-    return far
+    whole = _whole(model, {key for part in parts for key in part.quantized})
+    codes.fill(parts, model, [whole], device, None, source)
+    model.to(device)
 
 
 def read_saved(directory: Path) -> Saved:
-    """Return what a directory says of its network; InputError if ``save`` did not write it."""
-    with _remedied():
-        content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
-    try:
-        return validate(Saved, content, str(directory))
-    except SettingsError as error:
-        raise InputError(f"{error}; Quantized.save writes it otherwise") from error
+    """Return the facts and the record in a directory that ``save`` wrote."""
+    content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
+    return validate(Saved, content, str(directory))
 
 
 @torch.no_grad()
@@ -330,8 +308,9 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
         check: whether its output is compared with the stored one, on one input.
 
     Raises:
-        InputError: damaged files; ``model`` is then as it was. Or one of another architecture, or with other settings,
-            which computes something else with these tensors.
+        InputError: damaged files; ``model`` is then as it was. Or a model of another architecture, or with other
+            settings, which computes something else with these tensors.
+        SettingsError: a manifest or record that ``save`` did not write.
     """
     directory = Path(directory)
     saved = read_saved(directory)
@@ -339,22 +318,15 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
         raise InputError(f"{type(model).__name__}: quantizes activations already; give load a new model")
     model = merged(model)
     fresh, where = probe.outline(model), torch.empty(0, device=device).device
-    with _remedied():
-        parts = {path.name: codes.read(path) for path in codes.files(directory)}
-    x = saved.input.draw() if check and saved.input is not None else None
-
-    def apart(output: Any) -> float:
-        return saved.output.apart(probe.Output.of(model, output), bool(saved.recipe.a_bits)) if saved.output else 0.0
-
-    try:
-        far = refill(model, saved, parts.values(), where, x, apart, str(directory))
-    except (AttributeError, RuntimeError, TypeError, ValueError, IndexError) as error:  # of the model's own code
-        raise InputError(f"{directory}: made for another model ({error})") from error
-    if far:
-        raise InputError(
-            f"{directory}: made for another model: the given one computes something else with its tensors, by "
-            f"{far:.2g} of the largest output; give one with the same settings"
-        )
+    parts = {path.name: codes.read(path) for path in codes.files(directory)}
+    refill(model, saved, parts.values(), where, str(directory))
+    if check and saved.input and saved.output:
+        given = probe.Output.of(model, probe.run(model, saved.input.draw()))
+        if far := saved.output.apart(given, bool(saved.recipe.a_bits)):
+            raise InputError(
+                f"{directory}: made for another model: the given one computes something else with its tensors, by "
+                f"{far:.2g} of the largest output; give one with the same settings"
+            )
     return saved.network(model, parts, fresh)
 
 
@@ -362,16 +334,6 @@ def merged(model: nn.Module) -> nn.Module:
     """Return a model with its adapters merged into its weights, if it is one of PEFT's; else the model."""
     merge = getattr(model, "merge_and_unload", None)
     return merge() if callable(merge) else model
-
-
-@contextlib.contextmanager
-def _remedied() -> Iterator[None]:
-    """Say of a directory of the user's what helps: no command made it that would make it again once it is deleted."""
-    try:
-        yield
-    except InputError as error:
-        way = "give a directory that save wrote, or save the network again"
-        raise InputError(re.sub("delete .* and run the same command again", lambda _: way, str(error))) from error
 
 
 def _saved(directory: Path) -> bool:
