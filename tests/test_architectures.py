@@ -11,6 +11,7 @@ from torch import nn
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.library import auto_blocks
+from flexround.library.block_check import CLOSE, check
 from flexround.models import blocks as protocol
 from flexround.models import replay, structure, transformer
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
@@ -164,7 +165,7 @@ def test_a_layer_that_a_transformer_runs_again_is_no_block():
     model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})
     ids = padded()["input_ids"]
     with pytest.raises(InputError, match=r"runs its block albert_layer_groups\.0 twice"):
-        auto_blocks.check(model, structure.blocks(model), Inputs(torch.stack([ids, ids * 0], 1)), ids.device)
+        check(model, structure.blocks(model), Inputs(torch.stack([ids, ids * 0], 1)), ids.device)
     found = flexround.quantize(model, ids, "b-rtn-w4", **FEW)
     assert [record["block"] for record in found.report] == ["albert.encoder", "albert.pooler"]
     with pytest.raises(InputError, match=r"cut into albert\.encoder, albert\.pooler it computes something else"):
@@ -262,7 +263,7 @@ def test_a_shortcut_added_in_place_stays_inside_its_block(name):
     kept, given = protocol.run(blocks[:10], x), protocol.run(blocks[:10], x)
     protocol.run(blocks[10:], given)
     assert torch.equal(kept, given), "nobody writes on the activations of a block"
-    assert apart(protocol.run(blocks, x), model(x)) < auto_blocks.CLOSE
+    assert apart(protocol.run(blocks, x), model(x)) < CLOSE
 
 
 def test_a_value_not_finite_in_one_output_is_a_difference():

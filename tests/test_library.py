@@ -19,7 +19,8 @@ from torch import nn
 
 import flexround
 from flexround.errors import InputError
-from flexround.library import auto_blocks, code_digest
+from flexround.library import auto_blocks
+from flexround.library.quantize import fingerprint as of_work
 from flexround.mini import models as mini
 from flexround.models.tensors import tensors
 from flexround.quant.flexround import FlexRound
@@ -292,7 +293,7 @@ class Own(Rounding):
 
 
 def fingerprint(rounding):
-    return code_digest.fingerprint(dataclasses.replace(toy.job(toy.recipe()), rounding=rounding), "inputs")
+    return of_work(dataclasses.replace(toy.job(toy.recipe()), rounding=rounding), "inputs")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Cut a network that the suite doesn't know into blocks, along its ``nn.Sequential``s and repeated modules.
+"""Cut a network into blocks: by its adapter, or along its ``nn.Sequential``s and repeated modules.
 
 A part is a module that becomes a block. What the network does between two parts (pooling, flattening, embedding) is
 replayed: its own ``forward`` runs, with the part before giving what it gave, until the next part is called. So a part
@@ -10,26 +10,27 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Container, Iterator, Sequence, Set
+import logging
+from collections.abc import Callable, Container, Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from flexround import imports
 from flexround.errors import InputError
+from flexround.library.block_check import HINT, TRIED, check, first_input, without_cache
 from flexround.models import structure
 from flexround.models.blocks import Block, Site, identity
 from flexround.models.replay import first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
-from flexround.models.tensors import apart
 from flexround.models.trace import Trace, traced
 from flexround.tasks.protocol import Inputs
 
-TRIED = 2  # samples on which a cut is tried
-CLOSE = 1e-4  # of the largest output: how far the parts may be off the network
+log = logging.getLogger(__name__)
 WHOLE = ""  # name of the network itself
-HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
+Cut = Callable[[nn.Module], Sequence[Block]]
 
 
 @dataclasses.dataclass
@@ -82,6 +83,42 @@ class _Pass:
     def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
         """Return what the network computes of a part's output element by element."""
         return identity if part.gives is None else self.trace.elementwise_after(part.gives) or identity
+
+
+@torch.no_grad()
+def adapted(model: nn.Module, adapter: str | None, inputs: Inputs, device: torch.device) -> list[Block]:
+    """Return the blocks of an adapter, or none if there is no adapter or they don't compute what the model does.
+
+    So it is with a subclass that has a ``forward`` of its own, or with modules that were exchanged.
+    """
+    if adapter is None:
+        return []
+    try:
+        found: list[Block] = imports.load(adapter)(model)
+        check(model, found, inputs, device)
+    except Exception as error:  # of any kind: it looks for modules that are not there
+        structure.refuse_memory(error)
+        log.info("%s: is not cut as its architecture is: %s: %s", type(model).__name__, type(error).__name__, error)
+        return []
+    return found
+
+
+@torch.no_grad()
+def cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, device: torch.device) -> list[Block]:
+    """Return the blocks of a model: modules of these names, those of a function, or those that are found.
+
+    Raises:
+        InputError: there are none, of names that don't fit the model, or they can't take the samples.
+    """
+    x = inputs.x[:TRIED].to(device)
+    if callable(blocks):
+        found = list(blocks(model))
+    else:
+        found = automatic(model, x) if blocks is None else named(model, blocks, x)
+        log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
+    if callable(blocks) or inputs.mask is not None:
+        check(model, found, inputs, device)
+    return found
 
 
 @torch.no_grad()
@@ -158,41 +195,9 @@ def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
 
 
 @torch.no_grad()
-def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
-    """Compare blocks with the network on two samples: if there is padding, on those with the least and the most.
-
-    Args:
-        model: in evaluation mode, on ``device``.
-        blocks: found, of modules named, or made by the user's function.
-        inputs: samples, and the mask of their padding.
-        device: where it is computed.
-
-    Raises:
-        InputError: they don't compute the same, or can't be blocks (`_differ`).
-    """
-    rows = [*range(len(inputs.x))][:TRIED]
-    if inputs.mask is not None:
-        lengths = inputs.mask.sum(1)
-        rows = [int(lengths.argmax()), int(lengths.argmin())]
-    for count in sorted({1, len(rows)}):  # one row first: several are perhaps as many as a row has tokens
-        some = rows[:count]
-        mask = None if inputs.mask is None else inputs.mask[some].to(device)
-        if _differ(model, blocks, inputs.x[some].to(device), mask):
-            raise InputError(
-                f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else: a block reads more than what the one before it gives; {HINT}"
-            )
-
-
-@torch.no_grad()
 def ends(model: nn.Module, x: Tensor) -> tuple[nn.Module | None, nn.Module | None]:
     """Return the network's first and last layer, for the first row of ``x`` (N, ...); None for one of another kind."""
     return _watched(model, x[:1]).ends
-
-
-def first_input(x: Tensor) -> Tensor:
-    """Return what a model of one's own is called with: token ids (N, T) of ids and types (N, 2, T), images as is."""
-    return x if x.is_floating_point() else x[:, 0]
 
 
 def _children(model: nn.Module, name: str) -> list[str]:
@@ -248,90 +253,6 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
     return blocks
 
 
-def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> bool:
-    """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
-
-    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out. Blocks whose last module the
-    network doesn't call can't be compared.
-
-    Raises:
-        InputError: the network runs the module of a block several times, of which one would be learned, or a block
-            reads or gives a tensor whose first dimension is not that of the samples.
-        RuntimeError: the memory is too small.
-    """
-    if not x.is_floating_point():
-        x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
-    last, output = _outputs(model, blocks, x, mask)
-    if not isinstance(last, Tensor):
-        return False
-    try:
-        found = _chained(model, blocks, x, mask)
-    except InputError:
-        raise
-    except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
-        structure.refuse_memory(error)
-        return True
-    real = ... if mask is None or found.shape[:2] != mask.shape else mask
-    wanted = [of for of in (last, output) if isinstance(of, Tensor) and of.shape == found.shape]
-    return not any(apart(found[real], of[real]) <= CLOSE for of in wanted)
-
-
-def _outputs(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
-    """Return the first output of the last block's module, and of the network, for ``x`` (n, ...); None for neither."""
-    names, gave = {block.module: block.name for block in blocks}, dict[nn.Module, Any]()
-
-    def leave(module: nn.Module, _: Any, output: Any) -> None:
-        if module in gave:
-            name = type(model).__name__
-            raise InputError(f"{name}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
-        kept = module is blocks[-1].module  # copied, because the network may write on it
-        gave[module] = tree_map_only(Tensor, Tensor.clone, first_output(output)) if kept else None
-
-    output = None
-    with contextlib.ExitStack() as hooks:
-        for module in names:
-            hooks.enter_context(module.register_forward_hook(leave))
-        hooks.enter_context(_without_cache(model))
-        try:
-            output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
-        except ValueError:
-            if not gave:  # transformers' classifiers know no token of padding, behind their layers
-                raise
-    return gave.get(blocks[-1].module), first_output(output)
-
-
-def _chained(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what the blocks give, one after the other, for ``x`` (n, ...).
-
-    Raises:
-        InputError: the first dimension of what a block reads or gives is not that of the samples.
-    """
-    rows = len(x)
-    for block in blocks:
-        given = block.before(x)
-        x = block(given, mask)
-        if not len(given) == len(x) == rows:
-            raise InputError(
-                f"{type(model).__name__}: of {rows} samples its block {block.name} reads {len(given)} rows and gives "
-                f"{len(x)}; a block needs the samples in the first dimension; {HINT}"
-            )
-    return x
-
-
-@contextlib.contextmanager
-def _without_cache(model: nn.Module) -> Iterator[None]:
-    """Have a model of transformers keep no keys and values: replays would add to those that a part got."""
-    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
-    caching = [config for config in configs if getattr(config, "use_cache", False)]
-    for config in caching:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        for config in caching:
-            config.use_cache = True
-
-
 def _watched(model: nn.Module, row: Tensor) -> _Pass:
     """Run the model on one row, (1, ...), and watch its modules."""
     ran: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]] = []
@@ -340,7 +261,7 @@ def _watched(model: nn.Module, row: Tensor) -> _Pass:
         ran.append((module, arguments, keywords, _as_many(output, 1, None)))  # a copy: the network may write on it
 
     with contextlib.ExitStack() as hooks:
-        hooks.enter_context(_without_cache(model))
+        hooks.enter_context(without_cache(model))
         held = {layer: layer.weight for layer in model.modules() if weight_axes(layer)}
         trace = traced(model, first_input(row), set(model.modules()), held.values())  # type: ignore[arg-type]
         for module in model.modules():

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import auto_blocks, card, code_digest, probe, settings
+from flexround.library import auto_blocks, card, probe, settings
+from flexround.library.block_check import TRIED, check
+from flexround.library.quantize import fingerprint
 from flexround.library.quantized import EXPORTS, READERS, load, read_saved, verified, write_export, write_record
 from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
@@ -138,8 +140,7 @@ def quantize(arguments: argparse.Namespace) -> None:
     inputs = {path.name: artifacts.sha256(path) for path in read_files}
     computes = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
     read = json.dumps([inputs, computes]) + samples.numpy().tobytes().hex()
-    fingerprint = code_digest.fingerprint(work, read)
-    with State(directory, fingerprint).opened() as state:
+    with State(directory, fingerprint(work, read)).opened() as state:
         report = reconstruct(work, samples, state, gpu_bytes)
         origin = card.origin(name, str(recipe.rounding), str(arguments.model), samples, left(work, report))
         for clause in origin.left:
@@ -304,7 +305,7 @@ def _cut(
             log.info("%s: all weights are read into memory (%s)", type(model).__name__, error)
             files.fill(files.places, device)
     model.to(device)  # buffers that are in no file, too
-    blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[: auto_blocks.TRIED].to(device))
+    blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[:TRIED].to(device))
     return blocks, Resident(blocks)
 
 
@@ -328,7 +329,7 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
             blocks[0](x)
         hooks.close()
         with weights.surroundings(), _read_when_called(blocks, weights):
-            auto_blocks.check(model, blocks, Inputs(row), row.device)
+            check(model, blocks, Inputs(row), row.device)
     inside = [pair for block in blocks for pair in block.module.named_modules()]
     return auto_blocks.with_sites(blocks, {module for inner, module in inside if calls[inner] == 1})
 

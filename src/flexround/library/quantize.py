@@ -4,10 +4,12 @@ import contextlib
 import copy
 import functools
 import hashlib
+import inspect
 import itertools
 import logging
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from tqdm import tqdm
 
 from flexround import imports
 from flexround.errors import InputError
-from flexround.library import auto_blocks, card, code_digest, probe, settings
+from flexround.library import auto_blocks, card, probe, settings
+from flexround.library.auto_blocks import Cut
+from flexround.library.block_check import CLOSE, HINT, TRIED, first_input
 from flexround.library.quantized import QUANTIZED, Quantized, merged
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision, provenance
-from flexround.models import structure
+from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
@@ -33,10 +37,12 @@ from flexround.models.tensors import outputs_apart, places, tensors, unchanged
 from flexround.models.trace import traced
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
+from flexround.reconstruct.codes import site_key
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction, checked
 from flexround.reconstruct.state import MemoryState, State
 from flexround.reconstruct.weights import Resident
+from flexround.settings import reach
 from flexround.settings.params import refuse_unweighted
 from flexround.settings.schema import Hyper, Recipe
 from flexround.tasks.protocol import Inputs
@@ -45,7 +51,6 @@ log = logging.getLogger(__name__)
 IN_PLACE = "call quantize with inplace=True to change the network itself"
 LONG = 0.25  # hours
 STEM, HEAD = ("stem_bits", "stem_output_bits"), ("head_bits", "head_input_bits")
-Cut = Callable[[nn.Module], Sequence[Block]]
 
 
 def quantize(
@@ -134,11 +139,12 @@ def quantize(
                     folded = _fold(network, given, family, inputs.x[:1].to(where))
                     with unchanged(network):
                         x = _laid_out(network, inputs.x, where)
-                        parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
+                        adapter, found = family.blocks if blocks is None else None, values
+                        parts = auto_blocks.adapted(network, adapter, inputs, where)
                         if not parts:
-                            parts = _cut(network, blocks, Inputs(x, inputs.mask), where)
+                            parts = auto_blocks.cut(network, blocks, Inputs(x, inputs.mask), where)
                             found = _ends(network, parts, values, sources, hyper, x[:1].to(where))
-                seen = probe.Input.of(auto_blocks.first_input(x)) if check else None
+                seen = probe.Input.of(first_input(x)) if check else None
                 work = Reconstruction(
                     model=network,
                     blocks=parts,
@@ -162,7 +168,7 @@ def quantize(
         work, quantized = precision.repeated(attempt, again=not inplace)
     said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
-        said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
+        said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {HINT}")
     if said:
         warnings.warn("; ".join(said), stacklevel=2)
     return quantized
@@ -183,7 +189,7 @@ def _copied(model: nn.Module, x: Tensor) -> nn.Module:
         ) from error
     own = ("forward", "_forward_hooks", "_forward_pre_hooks")
     if any(vars(module).get(key) for module in model.modules() for key in own):
-        x = auto_blocks.first_input(x).to(next((value.device for value in model.parameters()), x.device))
+        x = first_input(x).to(next((value.device for value in model.parameters()), x.device))
         if traced(made.eval(), x, (), list(model.parameters())).reads_weights:
             raise InputError(
                 f"{type(model).__name__}: a copy computes with the original's weights (a replaced forward, a hook); "
@@ -221,7 +227,50 @@ def _state(work: Reconstruction, x: Tensor, directory: str | Path | None) -> Sta
         computed = [torch.tensor([float(f"{value.double().abs().sum():.2e}")]) for value in computed]
     for tensor in (*stored, x, *computed, *([] if work.mask is None else [work.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
+    return State(Path(directory), fingerprint(work, digest.hexdigest()))
+
+
+def fingerprint(work: Reconstruction, inputs: str) -> str:
+    """Return a hash of all that decides the bits of a reconstruction: settings, machine, inputs and code.
+
+    The code is all that the library and the rounding can import; comments count only in notebooks.
+
+    Args:
+        work: its rounding is a class, or a function that makes one; of a module, a script or a notebook.
+        inputs: a digest of the weights and the samples.
+
+    Raises:
+        InputError: code that was typed in where it can't be read again, so that an edit of it would not be noticed.
+    """
+    starts, texts, rounding = ["flexround.library.quantize", "flexround.library.command"], [], work.rounding
+    for base in rounding.__mro__ if isinstance(rounding, type) else (rounding,):
+        if base.__module__ == "__main__":
+            texts.append(_typed(base))
+        else:
+            starts.append(f"{base.__module__}:{base.__qualname__}")
+    modules = reach.closure(*starts)
+    texts += [path.read_text() for module in modules for path in module.sources]
+    code = sorted(module.digest for module in modules), texts
+    chosen = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts)
+    names = {module: name for name, module in work.model.named_modules()}
+    cut = [(block.name, [site_key(names, site) for site in block.sites]) for block in work.blocks]
+    machine = (torch.__version__, work.device, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+    return f"{derive(inputs, *chosen, code, *machine, cut):016x}"
+
+
+def _typed(base: Any) -> str:
+    """Return the text of a class or function of a script, with all that stands beside it, or of a notebook."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    try:
+        if script and Path(script).is_file():
+            return Path(script).read_text(encoding="utf-8")
+        parts = vars(base).values() if isinstance(base, type) else [base]
+        return "\n".join(inspect.getsource(part) for part in parts if inspect.isfunction(part))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"state: the code of rounding {base.__qualname__} can't be read ({error}), and without it an edit would "
+            "not be noticed; put the class into a file, or leave state out"
+        ) from error
 
 
 @torch.no_grad()
@@ -229,12 +278,12 @@ def _laid_out(model: nn.Module, x: Tensor, device: torch.device) -> Tensor:
     """Return samples (N, ...); images with their channels last, which is faster, if the model takes them so."""
     if x.ndim != cache.IMAGES or not x.is_floating_point():
         return x
-    few = x[: auto_blocks.TRIED].to(device)
+    few = x[:TRIED].to(device)
     try:
         given = _given(model, few.contiguous(memory_format=torch.channels_last))
     except InputError:  # its code depends on the strides
         return x
-    same = outputs_apart(given, _given(model, few)) <= auto_blocks.CLOSE
+    same = outputs_apart(given, _given(model, few)) <= CLOSE
     return x.contiguous(memory_format=torch.channels_last) if same else x
 
 
@@ -293,12 +342,12 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[s
         InputError: the model can't take the sample, or gives two outputs for it.
     """
     before = _given(model, x)
-    if outputs_apart(_given(model, x), before) > auto_blocks.CLOSE:
+    if outputs_apart(_given(model, x), before) > CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
-    folded, statistics = fold_as_traced(model, auto_blocks.first_input(x))
+    folded, statistics = fold_as_traced(model, first_input(x))
     groups = imports.load(family.equalization)(model) if family.equalization else None
     prepare(model, recipe.preprocess, groups, statistics)
     return folded
@@ -306,49 +355,13 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[s
 
 def _given(model: nn.Module, x: Tensor) -> Any:
     """Return what a model gives for a sample (1, ...); InputError with its error if it fails."""
-    x = auto_blocks.first_input(x)
+    x = first_input(x)
     try:
         with unchanged(model):
             return model(x)
     except Exception as error:  # of any kind: it is the user's code
         name = type(model).__name__
         raise InputError(f"samples: {name} can't take one of shape {tuple(x.shape)}: {error}") from error
-
-
-@torch.no_grad()
-def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.device) -> list[Block]:
-    """Return the blocks of a known architecture, or none if they don't compute what the model does.
-
-    So it is with a subclass that has a ``forward`` of its own, or with modules that were exchanged.
-    """
-    if family.blocks is None:
-        return []
-    name = type(model).__name__
-    try:
-        found = imports.load(family.blocks)(model)
-        auto_blocks.check(model, found, inputs, device)
-    except Exception as error:  # of any kind: it looks for modules that are not there
-        structure.refuse_memory(error)
-        log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
-        return []
-    return found
-
-
-@torch.no_grad()
-def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, device: torch.device) -> list[Block]:
-    """Return the blocks of a model, as they are asked for or found.
-
-    Raises:
-        InputError: there are none, of names that don't fit the model, or they can't take the samples.
-    """
-    x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
-    if callable(blocks):
-        found = list(blocks(model))
-    else:
-        found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
-        log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
-    auto_blocks.check(model, found, inputs, device)
-    return found
 
 
 def _ends(
