@@ -146,7 +146,7 @@ def twice(model):
     [
         (lambda: made(Tied), rows, None, r"first\.weight, second\.weight are one tensor"),
         (lambda: made(Across), rows, twice, "in several"),
-        (lambda: made(Across), rows, ["b", "c"], "b, which runs before it.*blocks="),
+        (lambda: made(Across), rows, ["b", "c"], "of b, which runs before it.*blocks="),
         (lambda: made(Across), rows, ["d"], "d: is no block"),
         (with_norm, rows, None, r"0\.weight: is computed from other tensors"),
         (quantized, pictures, None, "Pictures: is quantized already"),

@@ -1,9 +1,9 @@
 """Cut a network into blocks: by its adapter, or along its ``nn.Sequential``s and repeated modules.
 
-A part is a module that becomes a block. What the network does between two parts (pooling, flattening, embedding) is
-replayed: its own ``forward`` runs, with the part before giving what it gave, until the next part is called. So a part
-may depend on the part before it and on nothing else, and a cut is taken only if its parts, one after the other, compute
-what the network does.
+A part is a module that becomes a block. The network's own ``forward`` computes the operations between two parts
+(pooling, flattening, embedding): it runs up to the next part, and the parts before it return their known outputs. So a
+part may depend only on the part before it. A cut is taken only if its parts, one after the other, compute the same as
+the network.
 """
 
 import collections
@@ -51,7 +51,7 @@ class _Part:
 
 @dataclasses.dataclass
 class _Pass:
-    """What a forward pass of one row, (1, ...), showed.
+    """The record of one forward pass with one row, (1, ...).
 
     Attributes:
         row: input of the network.
@@ -74,22 +74,22 @@ class _Pass:
         return (self.layers[0], self.layers[-1]) if self.layers else (None, None)
 
     def follows(self, before: _Part, part: _Part, weights: Set[nn.Module]) -> bool:
-        """Whether a part reads what the one before it gives, and neither the input nor the weights of these layers."""
+        """Whether a part reads the output of the part before it, and neither the input nor weights of these layers."""
         if before.gives is None or part.reads is None:
             return False
         free = {number for layer, number in self.weights.items() if layer not in weights}
         return self.trace.roots(part.reads, before.gives) <= free
 
     def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
-        """Return what the network computes of a part's output element by element."""
+        """Return the function that the network applies to a part's output element by element."""
         return identity if part.gives is None else self.trace.elementwise_after(part.gives) or identity
 
 
 @torch.no_grad()
 def adapted(model: nn.Module, adapter: str | None, inputs: Inputs, device: torch.device) -> list[Block]:
-    """Return the blocks of an adapter, or none if there is no adapter or they don't compute what the model does.
+    """Return the blocks of an adapter, or none if there is no adapter or they don't compute the same as the model.
 
-    So it is with a subclass that has a ``forward`` of its own, or with modules that were exchanged.
+    They do not for a subclass with a ``forward`` of its own, or if modules were exchanged.
     """
     if adapter is None:
         return []
@@ -231,7 +231,7 @@ def _possible(model: nn.Module, seen: _Pass, names: Sequence[str]) -> list[str]:
 
 
 def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> list[Block]:
-    """Return modules as blocks in the order of their calls; InputError if they don't compute what the model does."""
+    """Return modules as blocks in the order of their calls; InputError if they don't compute the same as the model."""
     network = type(model).__name__
     if not chosen or not any(seen.layers):
         raise InputError(f"{network}: calls no linear and no 2-dimensional convolution, the layers that are quantized")
@@ -246,7 +246,7 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
     for before, part in itertools.pairwise(parts):
         if not seen.follows(before, part, inside):
             raise InputError(
-                f"{network}: {part.name} reads more than what {before.name}, which runs before it, gives; {HINT}"
+                f"{network}: {part.name} reads more than the output of {before.name}, which runs before it; {HINT}"
             )
     blocks = [_block(model, seen, parts[: index + 1]) for index in range(len(parts))]
     check(model, blocks, Inputs(x), x.device)
@@ -327,7 +327,7 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) 
 
 
 def _as_many(value: Any, rows: int, first: Tensor | None) -> Any:
-    """Return what was seen for one row as if it had been for ``rows``; ``first``, if given, is its first tensor."""
+    """Repeat the arguments or output of one row for ``rows``; ``first``, if given, replaces its first tensor."""
     leaves, form = tree_flatten(value)
     single = [isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves]
     pairs = zip(leaves, single, strict=True)

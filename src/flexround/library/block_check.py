@@ -1,4 +1,4 @@
-"""One check for all blocks: run one after the other, they compute what their network does."""
+"""One check for all blocks: run one after the other, they compute the same as their network."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ HINT = "give blocks=, names of modules that run one after the other, or a functi
 
 
 def first_input(x: Tensor) -> Tensor:
-    """Return what a model of one's own is called with: token ids (N, T) of ids and types (N, 2, T), images as is."""
+    """Return the input of a model of one's own: token ids (N, T) of ids and types (N, 2, T), images as they are."""
     return x if x.is_floating_point() else x[:, 0]
 
 
@@ -48,15 +48,15 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
         if _differ(model, blocks, inputs.x[some].to(device), mask):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else: a block reads more than what the one before it gives; {HINT}"
+                f"something else: a block reads more than the output of the one before it; {HINT}"
             )
 
 
 def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> bool:
-    """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
+    """Whether the blocks' output for ``x`` (n, ...) is neither the last module's in the network nor the network's own.
 
-    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out. Blocks whose last module the
-    network doesn't call can't be compared.
+    Types of tokens and outputs at padding (``mask`` is bool (n, T)) are left out. Blocks whose last module the network
+    doesn't call can't be compared.
 
     Raises:
         InputError: the network runs the module of a block several times, of which one would be learned, or a block
@@ -72,7 +72,7 @@ def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor |
         found = _chained(model, blocks, x, mask)
     except InputError:
         raise
-    except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
+    except Exception as error:  # of any kind: the model's own code gets an input that it doesn't expect
         structure.refuse_memory(error)
         return True
     real = ... if mask is None or found.shape[:2] != mask.shape else mask
@@ -105,10 +105,10 @@ def _outputs(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor 
 
 
 def _chained(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what the blocks give, one after the other, for ``x`` (n, ...).
+    """Return the output of the blocks, one after the other, for ``x`` (n, ...).
 
     Raises:
-        InputError: the first dimension of what a block reads or gives is not that of the samples.
+        InputError: a block's input or output has not the samples in its first dimension.
     """
     rows = len(x)
     for block in blocks:

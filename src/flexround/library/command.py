@@ -49,7 +49,7 @@ COMPANIONS = (
 )
 SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
 LENGTH = 2048  # tokens of a block of text
-CHECKED = 64  # tokens of the input on which what is written is compared
+CHECKED = 64  # tokens of the input on which the written files are compared
 IN_MEMORY = 4  # models that an export and its comparison hold
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(prog="python -m flexround", description=__doc__)
     commands = arguments.add_subparsers(required=True, metavar="{quantize,export}")
     _quantize_arguments(commands)
-    about = "write what quantize made in a format that others load, block by block where the format allows"
+    about = "write a quantized network in a format that others load, block by block where the format allows"
     made = commands.add_parser("export", help=about, description=about)
     made.set_defaults(run=export)
     made.add_argument("model", type=Path, help="directory that flexround quantize wrote")
@@ -173,7 +173,7 @@ class _Finished:
 
 @torch.no_grad()
 def _output(work: Reconstruction, state: State, x: Tensor) -> probe.Output:
-    """Return what the quantized network computes for token ids (1, T), one block in memory at a time."""
+    """Return the quantized network's output for token ids (1, T), with one block in memory at a time."""
     with work.weights.surroundings(), _read_when_called(work.blocks, _Finished(work, state)):
         return probe.Output.of(work.model, work.model(x))
 
@@ -189,7 +189,7 @@ def export(arguments: argparse.Namespace) -> None:
     """Write a quantized network in a format that others load.
 
     Raises:
-        InputError: a directory without a network, or what the format can't hold.
+        InputError: a directory without a network, or a network that the format can't hold.
     """
     directory, kind = arguments.model, arguments.format
     saved = read_saved(directory)

@@ -354,7 +354,7 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[s
 
 
 def _given(model: nn.Module, x: Tensor) -> Any:
-    """Return what a model gives for a sample (1, ...); InputError with its error if it fails."""
+    """Return a model's output for a sample (1, ...); InputError with its error if it fails."""
     x = first_input(x)
     try:
         with unchanged(model):

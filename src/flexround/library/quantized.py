@@ -39,14 +39,14 @@ EXPORTS = {
     "onnx": "flexround.library.onnx_file:write",
     "torch": "flexround.library.quantized:write_state_dict",
 }
-READERS = {  # functions of a directory and an input that return what the format's own tool computes
+READERS = {  # functions of a directory and an input that return the output of the format's own tool
     "compressed-tensors": "flexround.library.compressed:run",
     "onnx": "flexround.library.onnx_file:run",
 }
 
 
 class Saved(Facts):
-    """The facts of a network, and what the record beside its manifest has."""
+    """The facts of a network, and the content of the record beside its manifest."""
 
     report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
     environment: dict[str, Any] = Field(validation_alias=AliasPath("record", "environment"))
@@ -54,7 +54,7 @@ class Saved(Facts):
     output: probe.Output | None = Field(None, validation_alias=AliasPath("record", "output"))
 
     def network(self, model: nn.Module, parts: Mapping[str, codes.Part], fresh: nn.Module | None = None) -> "Quantized":
-        """Return the network: a model, with or without values, what is stored of each block, and its ``fresh`` one."""
+        """Return the network: a model with or without values, the stored parts of its blocks, and its ``fresh`` one."""
         settings, facts = (self.recipe, self.hyper, self.hyper_sources), (self.folded, self.origin)
         return Quantized(model, *settings, self.report, parts, *facts, self.environment, self.input, fresh)
 
@@ -73,7 +73,7 @@ def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
 
 
 def input_key(layer: str, stored: Container[str], report: list[dict[str, Any]]) -> str:
-    """Return the key of what a layer reads: at it, or at the module around it; "" if its input is in floating point.
+    """Return the key of a layer's input: at it, or at the module around it; "" if its input is in floating point.
 
     A module around it may quantize another tensor than the layer reads, which the ``report`` tells.
     """
@@ -87,7 +87,7 @@ def input_key(layer: str, stored: Container[str], report: list[dict[str, Any]]) 
 
 @dataclasses.dataclass(repr=False)
 class Quantized:
-    """What :func:`flexround.quantize` returns; call it as the model is called.
+    """A quantized network, returned by :func:`flexround.quantize`; call it as the model is called.
 
     Attributes:
         model: the network with dequantized weights, batch norms folded, and quantizers of activations if the recipe has
@@ -98,13 +98,13 @@ class Quantized:
             (round-to-nearest), ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output: |difference|
             to the power ``hyper.loss_p``, summed over the channels of images or the tokens of a text, averaged over
             the rest.
-        parts: what is stored of each block, by the name of its file; in memory, or read when it is asked for.
+        parts: the stored tensors of each block, by the name of its file; in memory, or read when they are asked for.
         folded: the convolution of each batch norm that was folded, by their names.
-        origin: what the network was made of: ``recipe``, ``rounding``, ``base_model`` (None if it has no name), the
-            shape of the ``samples``, and clauses on what is ``left`` without learning.
+        origin: the network's ``recipe``, ``rounding``, ``base_model`` (None if it has no name), the shape of its
+            ``samples``, and clauses on the layers that are ``left`` without learning.
         environment: versions and device with which it was made.
-        input: what an input looks like; None if that is not known.
-        fresh: the model as it was given, without values, for the check of what is written; None for no check.
+        input: shape, type and range of its inputs; None if they are not known.
+        fresh: the model as it was given, without values, for the check of written files; None for no check.
     """
 
     model: nn.Module
@@ -124,7 +124,7 @@ class Quantized:
             setattr(module, QUANTIZED, True)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return what the model returns."""
+        """Return the model's output."""
         return self.model(*arguments, **keywords)
 
     def __repr__(self) -> str:
@@ -146,18 +146,18 @@ class Quantized:
 
     @property
     def _facts(self) -> Facts:
-        """What the manifest of the saved network says of it."""
+        """The facts that the manifest of the saved network holds."""
         return Facts.model_validate({**vars(self), "hyper_sources": self.sources})
 
     def save(self, directory: str | Path, check: bool = True) -> Path:
-        """Write the network as the suite stores its own: packed codes, steps, what is not quantized, a manifest.
+        """Write the network as the suite stores its own: packed codes, steps, other tensors, a manifest.
 
         README.md beside them is a model card; it may be edited without harm to ``load``.
 
         Args:
             directory: missing, empty, or written by ``save`` and unchanged since, its README.md too; it is then
                 replaced. Whatever fails, it stays as it was.
-            check: whether the output of what ``load`` would make of it is compared with the network's, on one input.
+            check: whether the network that ``load`` would return is compared with this one, on one input.
 
         Raises:
             InputError: the directory can't be written, or holds something else; or a model that ``load`` reads computes
@@ -186,12 +186,11 @@ class Quantized:
                 activations of none or 8), or ``torch``, a state dict of dequantized weights in safetensors.
             directory: new, or empty.
             example: a batch as the model is called with, a tensor or a mapping of names; ``onnx`` alone needs it.
-            check: whether the tool that the format is for reads what was written and runs on an input, if it is
-                installed.
+            check: whether the format's own tool, if it is installed, reads the files and runs on an input.
 
         Raises:
-            InputError: what the format can't hold, with the reason; a package that is missing; a tool that computes
-                something else; or a directory with something in it. Nothing is written then.
+            InputError: the format can't hold the network, with the reason; a package is missing; the tool computes
+                something else; or the directory is not empty. Nothing is written then.
         """
         look_up("export", EXPORTS, kind)
         with artifacts.new_directory(Path(directory)) as new:
@@ -365,7 +364,7 @@ def write_record(
     given: probe.Input | None = None,
     output: probe.Output | None = None,
 ) -> None:
-    """Write the model card, what a reconstruction found and took, and what the network computes of an input.
+    """Write the model card, and a record: the report and the environment, an input's range and the output for it.
 
     All change from run to run, and the card may be edited, so they are no part of the manifest.
     """

@@ -1,4 +1,4 @@
-"""The settings of a network of one's own: those of the scale's run that is most like it, and what is overridden.
+"""The settings of a network of one's own: those of the scale's most similar run, and the caller's own values.
 
 Architectures that the suite knows are cut into blocks by it.
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround import imports
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError
 from flexround.machine import precision
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.codes import BYTE
@@ -24,11 +24,11 @@ OWN = "own"  # name of a recipe that is given as such
 
 
 class Family(NamedTuple):
-    """What is known of an architecture.
+    """An architecture that the suite knows.
 
     Attributes:
         task, checkpoint: of the scales ``paper`` and ``short``, whose hyper-parameters are the defaults.
-        blocks: ``package.module:function(model) -> list[Block]``; None for a network that is cut by what it computes.
+        blocks: ``package.module:function(model) -> list[Block]``; None for a network that is cut by its structure.
         equalization: likewise of its equalization groups, if it has some.
     """
 
@@ -78,7 +78,7 @@ def family(model: nn.Module, x: Tensor) -> Family:
 def unfit(recipe: Recipe, hyper: Hyper) -> dict[str, str]:
     """Return why formats can't hold networks of these settings, by the format; those that can are left out.
 
-    What depends on the network (the width of single layers, their classes) is found when it is written.
+    Limits that depend on the network (the width of single layers, their classes) are found when it is written.
     """
     bits, inputs = recipe.w_bits, recipe.a_bits
     rules = [  # the format, what it can't hold, the reason
@@ -166,8 +166,6 @@ def resolve(
     run = Run(params.scale.name, family.task, family.checkpoint, name, 0)
     resolved, sources = hyper(params._replace(recipes=recipes), run)
     values = resolved.model_dump()
-    if unknown := sorted(own.keys() - values.keys()):
-        raise SettingsError(f"hyper-parameter {suggest(unknown[0], values)}")
     here = {"samples": samples, "batch": min(values["batch"], samples)}
     if "reconstruct_stem" not in given.hyper:
         here |= {"reconstruct_stem": True}
