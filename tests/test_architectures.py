@@ -11,10 +11,12 @@ from torch import nn
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.library import auto_blocks
+from flexround.library.block_check import CLOSE, check
 from flexround.models import blocks as protocol
 from flexround.models import replay, structure, transformer
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
 from flexround.models.tensors import apart
+from flexround.tasks.protocol import Inputs
 
 FEW = {"iters": 1, "a_iters": 1, "batch": 2, "a_init_samples": 4, "progress": False, "device": "cpu"}
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -62,7 +64,7 @@ def padded(rows=6, length=12):
 @pytest.mark.filterwarnings("ignore:in floating point")
 @pytest.mark.parametrize("name", KINDS)
 @torch.no_grad()
-def test_a_transformer_is_quantized_by_structure_with_padding_saved_and_loaded(name, tmp_path):
+def test_a_transformer_is_quantized_saved_and_loaded(name, tmp_path):
     sizes, blocks = KINDS[name]
     images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     inputs = {"pixel_values": images} if "ForImage" in name else padded()
@@ -120,7 +122,7 @@ def test_a_wrapper_of_a_decoder_is_cut_as_the_decoder_is():
     assert [record["block"] for record in found.report] == ["layers.0", "layers.1"]
 
 
-def test_memory_too_small_for_the_arguments_of_a_layer_is_said_and_gives_no_other_cut(monkeypatch):
+def test_too_little_memory_for_a_layer_is_no_other_cut(monkeypatch):
     def reached(*_):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
 
@@ -163,7 +165,7 @@ def test_a_layer_that_a_transformer_runs_again_is_no_block():
     model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})
     ids = padded()["input_ids"]
     with pytest.raises(InputError, match=r"runs its block albert_layer_groups\.0 twice"):
-        auto_blocks.differ(model, structure.blocks(model), torch.stack([ids, ids * 0], 1))
+        check(model, structure.blocks(model), Inputs(torch.stack([ids, ids * 0], 1)), ids.device)
     found = flexround.quantize(model, ids, "b-rtn-w4", **FEW)
     assert [record["block"] for record in found.report] == ["albert.encoder", "albert.pooler"]
     with pytest.raises(InputError, match=r"cut into albert\.encoder, albert\.pooler it computes something else"):
@@ -183,7 +185,7 @@ class Again(nn.Module):
         return self.head(x)
 
 
-def test_a_layer_that_is_listed_several_times_is_part_of_one_block():
+def test_a_layer_listed_several_times_is_part_of_one_block():
     blocks = auto_blocks.automatic(Again().eval(), torch.randn(4, 8))
     assert [block.name for block in blocks] == ["network"]
     with pytest.raises(InputError, match=r"Again: runs its block layers twice"):
@@ -234,13 +236,13 @@ def test_a_decoder_of_bert_s_with_padding_is_cut_by_structure(caplog):
     assert [record["block"] for record in found.report] == ["layer.0", "layer.1"]
 
 
-def test_layers_that_read_more_than_the_one_before_are_refused_with_padding():
+def test_layers_that_read_more_are_refused_with_padding():
     sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     with pytest.raises(InputError, match=r"cut into encoder\.block\.0, encoder\.block\.1.*give blocks="):
         flexround.quantize(build("T5EncoderModel", sizes), padded(), "b-flexround-w4", **FEW)
 
 
-def test_parallel_branches_are_one_block_however_little_the_outputs_differ():
+def test_parallel_branches_are_one_block():
     model = torchvision.models.googlenet(num_classes=10, aux_logits=False, init_weights=False).eval()
     found = flexround.quantize(model, torch.randn(2, 3, 32, 32), "b-rtn-w4", **FEW)
     assert sum(record["block"].startswith("inception") for record in found.report) == 9
@@ -248,7 +250,7 @@ def test_parallel_branches_are_one_block_however_little_the_outputs_differ():
 
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0"])
 @torch.no_grad()
-def test_a_shortcut_that_is_added_in_place_stays_inside_its_block(name):
+def test_a_shortcut_added_in_place_stays_inside_its_block(name):
     """The network writes on what a part gave (``result += input``), which hid that it reads something earlier."""
     torch.manual_seed(0)
     model = getattr(torchvision.models, name)(num_classes=10).eval()
@@ -261,10 +263,10 @@ def test_a_shortcut_that_is_added_in_place_stays_inside_its_block(name):
     kept, given = protocol.run(blocks[:10], x), protocol.run(blocks[:10], x)
     protocol.run(blocks[10:], given)
     assert torch.equal(kept, given), "nobody writes on the activations of a block"
-    assert apart(protocol.run(blocks, x), model(x)) < auto_blocks.CLOSE
+    assert apart(protocol.run(blocks, x), model(x)) < CLOSE
 
 
-def test_a_value_that_is_not_finite_in_one_output_alone_is_no_equality():
+def test_a_value_not_finite_in_one_output_is_a_difference():
     x = torch.tensor([1.0, torch.nan, torch.inf])
     assert apart(x, x) == 0
     assert apart(x, torch.tensor([1.0, 2.0, torch.inf])) == torch.inf
@@ -285,7 +287,7 @@ MASKS = {
 @pytest.mark.parametrize(
     "kind", [{"batch_first": True}, {}, {"batch_first": True, "bias": False}, {"kdim": 6, "vdim": 4}]
 )
-def test_separate_projections_compute_what_pytorch_s_attention_does(kind, mask):
+def test_separate_projections_compute_pytorch_s_attention(kind, mask):
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(8, 4, **kind).eval()
     shape = (3, 5) if kind.get("batch_first") else (5, 3)

@@ -19,7 +19,8 @@ from torch import nn
 
 import flexround
 from flexround.errors import InputError
-from flexround.library import auto_blocks, code_digest
+from flexround.library import auto_blocks
+from flexround.library.quantize import fingerprint as of_work
 from flexround.mini import models as mini
 from flexround.models.tensors import tensors
 from flexround.quant.flexround import FlexRound
@@ -29,7 +30,7 @@ from flexround.settings.layout import ROOT
 PARTS = ["stem", "stage", "down", "head"]
 
 
-def test_behind_a_first_layer_of_another_kind_no_linear_is_the_first():
+def test_no_linear_is_first_behind_a_first_layer_of_another_kind():
     model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
     with pytest.warns(UserWarning, match=r"in floating point: 0\.weight"):
         quantized = flexround.quantize(model.eval(), torch.randn(8, 4, 8), "q-flexround-w4a4", **FEW)
@@ -70,12 +71,12 @@ class TiedGlue(Across):
         return self.c(nn.functional.linear(x, self.a.weight.t()))
 
 
-def test_what_lies_between_parts_reads_no_weight_that_is_quantized():
+def test_code_between_parts_reads_no_quantized_weight():
     model, x = made(TiedGlue), torch.randn(8, 4)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert [block.name for block in auto_blocks.automatic(model, x)] == ["network"]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    with pytest.raises(InputError, match="c reads more than what b, which runs before it, gives"):
+    with pytest.raises(InputError, match="c reads more than the output of b"):
         flexround.quantize(model, x, "b-rtn-w4", blocks=["a", "b", "c"], **FEW)
 
 
@@ -135,7 +136,7 @@ def test_blocks_by_name_and_by_function():
     assert sorted(some.codes()) == sorted(name for name in coarse.codes() if name.startswith(("stage", "head")))
 
 
-def test_layers_of_a_language_model_by_name_get_no_cache_of_keys_and_values():
+def test_named_layers_of_a_language_model_get_no_cache_of_keys():
     model, ids, names = llama(use_cache=True), words(), ["model.layers.0", "model.layers.1"]
     for chosen in (names[:1], names):
         found = flexround.quantize(model, ids, "q-flexround-w8a8", blocks=chosen, **FEW)
@@ -160,7 +161,7 @@ class Normalises(torchvision.models.ResNet):
         return super().forward((x - 100) / 50)
 
 
-def test_a_subclass_that_its_parent_s_blocks_do_not_fit_is_cut_by_itself(caplog):
+def test_a_subclass_unlike_its_parent_is_cut_by_itself(caplog):
     caplog.set_level("INFO")
 
     def blocks(kind, **changed):
@@ -216,7 +217,7 @@ def test_learning_helps_and_seeds_decide_the_bits():
     assert not torch.equal(other(x), first(x))
 
 
-def test_a_rounding_and_a_recipe_of_one_s_own_and_the_model_itself_is_changed_if_asked():
+def test_own_rounding_own_recipe_and_inplace():
     class Down(FlexRound):
         def codes(self, weight):
             return torch.clamp(torch.floor(weight / self.grid.step), self.low, self.high)
@@ -238,7 +239,7 @@ class Elsewhere(FlexRound):
 
 
 @pytest.mark.parametrize("stem", [False, True])
-def test_codes_that_are_not_what_was_learned_and_a_start_elsewhere_are_said(stem):
+def test_codes_worse_than_nearest_and_another_start_are_reported(stem):
     few = FEW | {"blocks": ["stem", "stage"], "reconstruct_stem": stem, "rounding": Elsewhere}
     with pytest.warns(UserWarning, match="codes worse than round-to-nearest.*: (stem, )?stage") as said:
         found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **few)
@@ -291,7 +292,7 @@ class Own(Rounding):
 
 
 def fingerprint(rounding):
-    return code_digest.fingerprint(dataclasses.replace(toy.job(toy.recipe()), rounding=rounding), "inputs")
+    return of_work(dataclasses.replace(toy.job(toy.recipe()), rounding=rounding), "inputs")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +327,7 @@ class LowRank(flexround.Rounding):
 
 
 @pytest.mark.parametrize("rounding", [None, LowRank])
-def test_learned_matrices_are_multiplied_in_float32_with_their_current_values(rounding):
+def test_learned_matrices_are_multiplied_in_float32(rounding):
     model, x = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)), torch.randn(64, 16)
     few = {"iters": 40, "lr": 1e-2, "precision": "bfloat16", "stem_bits": "low", "progress": False}
     for record in flexround.quantize(model, x, "b-lrq-w4", rounding=rounding, **few).report:
@@ -344,7 +345,7 @@ def fingerprints(monkeypatch):
     return found
 
 
-def test_unfinished_work_of_another_network_with_the_same_tensors_is_not_continued(tmp_path, fingerprints):
+def test_work_of_another_network_is_not_resumed(tmp_path, fingerprints):
     def after(function):
         class Network(nn.Sequential):
             def forward(self, x):
@@ -359,7 +360,7 @@ def test_unfinished_work_of_another_network_with_the_same_tensors_is_not_continu
     assert [fingerprints.index(each) for each in fingerprints] == [0, 0, 2, 3]
 
 
-def test_unfinished_work_of_blocks_with_other_sites_is_not_continued(tmp_path, fingerprints):
+def test_work_of_blocks_with_other_sites_is_not_resumed(tmp_path, fingerprints):
     def cut(*sites):
         def blocks(model):
             of_second = tuple(flexround.Site(model[place], where) for place, where in sites)
@@ -447,8 +448,8 @@ def test_the_import_is_quick_and_public_names_are_listed():
         _ = flexround.quantise
 
 
-@pytest.mark.parametrize("recipe", ["b-gptq-w4", "b-rtn-w4a4", "b-flexround-w4a4", "q-adaround-w4a4"])
-def test_the_first_code_of_the_page_runs_for_every_kind_of_recipe(tmp_path, monkeypatch, recipe):
+@pytest.mark.parametrize("recipe", ["b-gptq-w4", "b-flexround-w4a4", "q-adaround-w4a4"])
+def test_the_page_s_first_code_runs_for_every_kind_of_recipe(tmp_path, monkeypatch, recipe):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.S)[:2]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torchvision.models, "resnet18", lambda: mini.resnet18(num_classes=1000))

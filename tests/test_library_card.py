@@ -71,7 +71,7 @@ SOURCES = {  # where a network comes from, and how its card names it
 }
 
 
-def test_a_card_names_a_network_and_no_path_and_its_header_is_whole(tmp_path):
+def test_a_card_names_a_network_and_no_path(tmp_path):
     quantized = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4a4", **FEW)
     for source, name in SOURCES.items():
         origin = card.origin("own", "Down|Up\n", source, pictures(), ["x"])

@@ -93,7 +93,7 @@ def padded(kind, recipe, **settings):
     return {record["block"]: record["error_hard"] for record in found.report}
 
 
-def test_padding_is_left_out_where_there_are_tokens_and_nowhere_else():
+def test_padding_is_left_out_of_tokens_alone():
     masked, whole = (padded(Pooled, "b-rtn-w4", mask_padding=on) for on in (True, False))
     assert masked.keys() == {"parts", "head.0", "head.2"}
     assert [block for block in masked if masked[block] != whole[block]] == ["parts"]
@@ -101,7 +101,7 @@ def test_padding_is_left_out_where_there_are_tokens_and_nowhere_else():
 
 @pytest.mark.parametrize("kind", [Pooled, Words])
 @pytest.mark.parametrize("recipe", ["b-flexround-w4", "q-flexround-w4a4"])
-def test_networks_with_a_mask_of_their_own_learn_from_padded_samples(kind, recipe):
+def test_networks_with_an_own_mask_learn_from_padded_samples(kind, recipe):
     assert all(0 < error < torch.inf for error in padded(kind, recipe).values())
 
 

@@ -93,7 +93,7 @@ def test_onnxruntime_computes_the_same_from_onnx(tmp_path, build, recipe):
 
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
 @pytest.mark.parametrize("kind", ["opt", "gpt2"])
-def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, kind, granularity):
+def test_onnxruntime_computes_a_language_model(tmp_path, kind, granularity):
     """Linears of weights alone too, which it would compute from inputs of 8 bit. A LLaMA: test_library_command.py."""
     ids = words()
     quantized = flexround.quantize(tiny.make(kind), ids, "b-flexround-w4", **FEW, w_granularity=granularity)
@@ -139,7 +139,7 @@ def transposed(outputs):
         *((functools.partial(transposed, outputs), randn(64, 8)) for outputs in (8, 12)),
     ],
 )
-def test_onnxruntime_adds_the_bias_of_a_channel_whose_weights_are_almost_zero(tmp_path, build, x, recipe):
+def test_onnxruntime_adds_the_bias_of_a_channel_near_zero(tmp_path, build, x, recipe):
     quantized = flexround.quantize(build(), x, recipe, **FEW, w_granularity="channel")
     path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
     wanted = quantized(x).detach().numpy()
@@ -165,7 +165,7 @@ def test_a_network_is_exported_in_its_type(tmp_path):
     assert np.abs(run_onnx(path, ids) - quantized(ids).logits.detach().float().numpy()).max() < limit, "of bfloat16"
 
 
-def test_onnxruntime_computes_a_bert_with_padded_rows_in_integers(tmp_path):
+def test_onnxruntime_computes_a_padded_bert_in_integers(tmp_path):
     model = tiny.make("bert", labels=3)
     torch.nn.init.normal_(model.classifier.weight, generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(12) < torch.arange(16).remainder(9).add(4)[:, None]).long()
@@ -234,7 +234,7 @@ def test_what_a_format_can_t_hold_is_refused(tmp_path, build, data, recipe, sett
 
 
 @pytest.mark.parametrize(("left_out", "name"), [(0, "layers.1.self_attn.q_proj"), (3, "layers.0.mlp.down_proj")])
-def test_linears_without_a_site_stay_in_floating_point_or_are_refused(tmp_path, left_out, name):
+def test_linears_without_a_site_stay_floating_or_are_refused(tmp_path, left_out, name):
     def blocks(model):
         found = llama_blocks(model)
         without = [block.sites[:left_out] + block.sites[left_out + 1 :] for block in found]
@@ -252,7 +252,7 @@ def test_linears_without_a_site_stay_in_floating_point_or_are_refused(tmp_path, 
     )
 
 
-def test_wrong_calls_are_one_message_and_a_state_dict_is_that_of_the_folded_network(tmp_path):
+def test_a_state_dict_is_that_of_the_folded_network(tmp_path):
     quantized = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
     state = load_file(quantized.export("torch", tmp_path / "state") / "model.safetensors")
     assert torch.equal(state["stage.0.conv1.weight"], quantized.codes()["stage.0.conv1"].values())

@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from own_networks import FEW, OUTPUTS, Across, Gives, Pictures, made, pictures, words
+from own_networks import FEW, Across, Gives, Pictures, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
@@ -39,35 +39,25 @@ def test_samples_of_all_kinds_are_the_same():
         assert samples.collect(given).mask is None
 
 
-def test_what_of_a_mapping_is_not_used_is_said_but_labels():
+def test_unused_keys_of_a_mapping_are_named_but_labels():
     ids = words()
-    with pytest.warns(UserWarning, match="^samples: the model is called without position_ids$"):
+    with pytest.warns(UserWarning, match="without position_ids$"):
         samples.collect([{"input_ids": ids, "position_ids": ids, "labels": ids}])
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ([], "there are none"),
-        (torch.tensor(1.0), "batch 0: a single number; give rows"),
-        (7, "int is no tensor"),
-        (["text"], "is no tensor"),
-        ([torch.zeros(2, 3), torch.zeros(2, 4)], "shapes .3,. and .4,."),
-        (torch.full((2, 3), float("nan")), "6 of 6 values are NaN or Inf"),
-        (torch.zeros(2, 3, 4, dtype=torch.int64), r"token ids are integers \(N, T\)"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), r"token ids are integers \(N, T\), images: .float\(\)"),
-        ((torch.zeros(2, 3), torch.zeros(2)), r"\(X, y\) is read as two batches; give X alone, or a list of"),
-        (({"input_ids": IDS}, torch.zeros(2)), r"\(X, y\) is read as two batches"),
-        ({"labels": torch.zeros(2)}, "neither input_ids nor pixel_values"),
-        ({"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]] * 2)}, "pad at the end"),
-        ([{"input_ids": [5, 6], "attention_mask": [1, 1]}], r"shape \(2,\); token ids are integers \(N, T\)"),
-        ({"input_ids": [[5, 6], [7]], "attention_mask": [[1, 1], [1]]}, "pad rows to one length: padding=True"),
-        ({"input_ids": IDS, "attention_mask": IDS[:, 1:]}, "different shapes"),
-        ([{"input_ids": IDS, "attention_mask": IDS + 1}, {"input_ids": IDS}], "only some batches have attention_mask"),
+        [torch.zeros(2, 3), torch.zeros(2, 4)],
+        (torch.zeros(2, 3), torch.zeros(2)),
+        torch.full((2, 3), float("nan")),
+        torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
+        {"input_ids": IDS, "attention_mask": torch.tensor([[0, 1, 1]] * 2)},
+        {"input_ids": [[5, 6], [7]], "attention_mask": [[1, 1], [1]]},
     ],
 )
-def test_samples_that_can_t_be_used(given, message):
-    with pytest.raises(InputError, match=message):
+def test_samples_that_can_t_be_used(given):
+    with pytest.raises(InputError, match=r"^samples: "):
         samples.collect(given)
 
 
@@ -81,13 +71,6 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
-
-
-class ByRow(Tied):
-    """What lies between its parts depends on the row, from the third row on."""
-
-    def forward(self, x):
-        return self.last(self.first(x) * torch.where(x[:, :1] == 7, 2.0, 1.0))
 
 
 class After(Gives):
@@ -104,7 +87,7 @@ class Drops(Gives):
         return self.output(F.dropout(self.head(self.features(x).mean((2, 3)))))
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", ["tensor", "dataclass"])
 def test_outputs_of_all_kinds_are_compared(output):
     with pytest.raises(InputError, match="two outputs"):
         flexround.quantize(made(lambda: Drops(output)), pictures(), "b-rtn-w4", **FEW)
@@ -119,16 +102,7 @@ def test_a_batch_norm_that_runs_behind_an_activation_stays(tmp_path):
 
 
 def rows():
-    """Samples of which one of the last is unlike the others."""
-    x = torch.randn(40, 4)
-    x[33, 0] = 7
-    return x
-
-
-def integers():
-    model = nn.Linear(4, 4)
-    model.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
-    return model
+    return torch.randn(40, 4)
 
 
 def with_norm():
@@ -137,11 +111,6 @@ def with_norm():
 
 def quantized(recipe="b-rtn-w4"):
     return flexround.quantize(made(Pictures), pictures(), recipe, **FEW).model
-
-
-def scripted() -> nn.Module:
-    with pytest.warns(FutureWarning, match="deprecated"):
-        return torch.jit.script(made(Across))
 
 
 def compiled():
@@ -155,21 +124,9 @@ def patched():
     return model
 
 
-def hooked():
-    model = made(Across)
-    model.b.register_forward_hook(lambda module, _, output: output + model.a.weight.sum())
-    return model
-
-
 def keeping():
     model = made(Across)
     model.last = model(rows())
-    return model
-
-
-def of_another_tool():
-    model = made(Across)
-    model.b.input_quantizer = nn.Identity()
     return model
 
 
@@ -180,16 +137,8 @@ def large():
     return model.half()
 
 
-class OneByOne(Across):
-    def forward(self, x):
-        return super().forward(x[0][None] if len(x) == 1 else x[len(x)])
-
-
 def twice(model):
     return [flexround.Block(name, nn.Sequential(model.a)) for name in "xy"]
-
-
-ACROSS = "Across: c reads more than what b, which runs before it, gives; give blocks="
 
 
 @pytest.mark.parametrize(
@@ -197,26 +146,15 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
     [
         (lambda: made(Tied), rows, None, r"first\.weight, second\.weight are one tensor"),
         (lambda: made(Across), rows, twice, "in several"),
-        (lambda: made(Across), rows, ["b", "c"], ACROSS),
-        (lambda: made(Across), rows, ["d"], "no module 'd'"),
-        (lambda: made(Across), rows, lambda model: [], "list of flexround.Block"),
-        (lambda: made(ByRow), rows, ["first", "last"], "ByRow"),
-        (with_norm, rows, None, r"0\.weight: is computed from other tensors \(weight_norm"),
-        (integers, rows, None, "weight: is of type"),
-        (lambda: quantized("q-rtn-w4a8"), pictures, None, "Pictures: is quantized already"),
-        (quantized, pictures, None, "Pictures: is quantized already; give the full-precision network"),
+        (lambda: made(Across), rows, ["b", "c"], "of b, which runs before it.*blocks="),
+        (lambda: made(Across), rows, ["d"], "d: is no block"),
+        (with_norm, rows, None, r"0\.weight: is computed from other tensors"),
+        (quantized, pictures, None, "Pictures: is quantized already"),
         (lambda: nn.Sequential(copy.deepcopy(quantized().stage)), pictures, None, "0: is quantized already"),
-        (compiled, rows, None, r"1: is compiled \(torch.compile\); give the network before"),
-        (lambda: compiled()[1], rows, None, r"OptimizedModule: is compiled"),
-        (scripted, rows, None, "is a torch.jit.ScriptModule, which can't be changed"),
-        (lambda: nn.Sequential(nn.LazyLinear(4)), rows, None, "0: is a LazyLinear without weights; load them"),
-        (patched, rows, None, "a copy computes with the original's weights"),
-        (hooked, rows, None, "a copy computes with the original's weights .*inplace=True"),
+        (compiled, rows, None, r"1: is compiled"),
+        (patched, rows, None, "a copy computes with the original's weights.*inplace=True"),
         (keeping, rows, None, "Across: can't be copied .*inplace=True"),
-        (of_another_tool, rows, None, "b: is quantized already"),
-        (large, pictures, None, r"0\.weight: exceeds torch.float16 when it is folded"),
-        (lambda: made(OneByOne), rows, None, "samples: OneByOne can't take 2 at once"),
-        (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
+        (large, pictures, None, r"0\.weight: exceeds torch.float16"),
     ],
 )
 def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, message):
@@ -236,23 +174,15 @@ class Penalised(FlexRound):
     [
         ({"recipe": "b-flexround-w5"}, "did you mean 'b-flexround-w4'"),
         ({"scale": "shrot"}, "did you mean 'short'"),
-        ({"scale": "real"}, "scale real: checkpoint 'resnet18-brecq'"),
-        ({"recipe": "full-precision"}, "recipe 'full-precision' has no rounding of its own"),
-        ({"recipe": {"setting": "B"}}, r"recipe: dict; give a name, or a flexround.Recipe\("),
-        ({"rounding": "flexround"}, "rounding 'flexround': is no subclass of flexround's Rounding"),
-        ({"rounding": Penalised}, "Penalised has a regularizer, .* is 0 by default; set reg_weight"),
-        ({"iterations": 5}, r"hyper-parameter 'iterations' \(did you mean 'iters'"),
-        ({"lr": -1.0}, r"lr\.?.* = -1\.0: Input should be greater than 0"),
+        ({"recipe": "full-precision"}, "full-precision"),
+        ({"rounding": Penalised}, "reg_weight"),
+        ({"iterations": 5}, "did you mean 'iters'"),
         ({"batch": 64}, "samples=16 is fewer than batch=64"),
-        ({"device": "cuda:7"}, "device cuda:7"),
-        ({"device": "gpu"}, "device 'gpu': .*cuda"),
     ],
 )
 def test_a_wrong_argument_is_one_message(arguments, message):
-    if "device" in arguments and torch.cuda.is_available():
-        pytest.skip("has a GPU")
     given = {"recipe": "b-flexround-w4", "progress": False} | arguments
-    with pytest.raises((SettingsError, InputError), match=message):
+    with pytest.raises(SettingsError, match=message):
         flexround.quantize(made(Pictures), pictures(), **given)
 
 
@@ -260,14 +190,6 @@ def test_the_weight_of_a_regularizer_counts():
     model, x, few = nn.Sequential(nn.Linear(4, 4)), torch.randn(16, 4), FEW | {"rounding": Penalised}
     found = [flexround.quantize(model, x, "b-flexround-w4", reg_weight=weight, **few) for weight in (0, 1e3)]
     assert found[0].report[0]["loss_after"] != found[1].report[0]["loss_after"]
-
-
-def test_load_never_tells_to_delete_a_directory_of_the_user(tmp_path):
-    with pytest.raises(InputError, match=r"manifest\.json") as caught:
-        flexround.load(tmp_path, made(Pictures))
-    assert "delete" not in str(caught.value)
-    with pytest.raises(InputError, match=r"load\(Pictures, .*Path\): give the directory first, then a model"):
-        flexround.load(made(Pictures), tmp_path)
 
 
 def test_a_failed_call_leaves_nothing_attached(monkeypatch):
@@ -305,7 +227,7 @@ class Conv1D(nn.Conv1d):
     """Of the same name as the transposed linear of transformers."""
 
 
-def test_an_own_conv1d_and_a_module_around_one_stay_in_floating_point():
+def test_an_own_conv1d_stays_in_floating_point():
     around = type("Conv1D", (nn.Sequential,), {})
     model = nn.Sequential(Conv1D(8, 8, 3), around(nn.Conv1d(8, 8, 3)), nn.Flatten(), nn.Linear(32, 4)).eval()
     with pytest.warns(UserWarning, match=r"in floating point: 0\.weight, 1\.0\.weight"):
@@ -359,7 +281,7 @@ def routed():
     return x
 
 
-def test_gptq_looks_at_all_calls_and_says_which_layers_it_has_not_seen():
+def test_gptq_sees_all_calls_and_reports_unseen_layers():
     model, x, few = made(Experts), routed(), FEW | {"stem_bits": 3, "head_bits": 3}
     with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: experts\.3, read"):
         found = flexround.quantize(model, x, "b-gptq-w3", batch=16, **few)
@@ -458,8 +380,8 @@ def test_a_network_that_gives_nan_is_named():
         flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
 
 
-@pytest.mark.parametrize("call", range(7, 25))
-def test_memory_too_small_for_the_comparison_with_the_blocks_is_one_message_and_no_other_cut(monkeypatch, call):
+@pytest.mark.parametrize("call", [7, 12])
+def test_too_little_memory_for_comparing_is_no_other_cut(monkeypatch, call):
     """Whichever call of a layer finds it: the first six are of the network alone."""
     calls = []
 

@@ -135,8 +135,8 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     ) in readme
     assert (
         f"Of {len(real)} comparisons ({once} with a single seed), FlexRound wins {of['better']} and loses "
-        f"{of['worse']}; {of['equal']} are equal within narrow bounds and {of['undecided']} undecided (p values corrected for all "
-        f"{sum(asked.values())} comparisons"
+        f"{of['worse']}; {of['equal']} are equal within narrow bounds and {of['undecided']} undecided (p values "
+        f"corrected for all {sum(asked.values())} comparisons"
     ) in readme
     assert f"makes {len(real)} comparisons of FlexRound with AdaRound" in results
     assert f"corrected for all {sum(asked.values())} comparisons that the claims make there" in results

@@ -53,7 +53,7 @@ Written by flexround {version} with PyTorch {torch}.
 
 
 class Origin(BaseModel):
-    """What a quantized network was made of, besides its settings.
+    """The origin of a quantized network, besides its settings.
 
     Attributes:
         recipe: name in params/recipes.yaml, or ``own``.
@@ -81,7 +81,7 @@ class Facts(BaseModel):
 
 
 def origin(recipe: str, rounding: str, source: str, x: torch.Tensor, left: Sequence[str]) -> Origin:
-    """Return what a network was made of: from ``source``, a name on the Hub or a path; on ``x`` as in ``Inputs``."""
+    """Return the origin of a network: ``source`` is a name on the Hub or a path, ``x`` the samples as in ``Inputs``."""
     name, shape = source, x.shape if x.is_floating_point() else x[:, 0].shape
     if cached := re.search(r"models--([^/]+)/snapshots/", source):
         name = cached[1].replace("--", "/")

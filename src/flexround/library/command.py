@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 import transformers
-import yaml
 from torch import Tensor, nn
 
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import auto_blocks, card, code_digest, probe, settings
+from flexround.library import auto_blocks, card, probe, settings
+from flexround.library.block_check import TRIED, check
+from flexround.library.quantize import fingerprint
 from flexround.library.quantized import EXPORTS, READERS, load, read_saved, verified, write_export, write_record
 from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
@@ -38,6 +39,7 @@ from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
 from flexround.tasks import encode
+from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)
 COMPANIONS = (
@@ -47,7 +49,7 @@ COMPANIONS = (
 )
 SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
 LENGTH = 2048  # tokens of a block of text
-CHECKED = 64  # tokens of the input on which what is written is compared
+CHECKED = 64  # tokens of the input on which the written files are compared
 IN_MEMORY = 4  # models that an export and its comparison hold
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
@@ -57,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(prog="python -m flexround", description=__doc__)
     commands = arguments.add_subparsers(required=True, metavar="{quantize,export}")
     _quantize_arguments(commands)
-    about = "write what quantize made in a format that others load, block by block where the format allows"
+    about = "write a quantized network in a format that others load, block by block where the format allows"
     made = commands.add_parser("export", help=about, description=about)
     made.set_defaults(run=export)
     made.add_argument("model", type=Path, help="directory that flexround quantize wrote")
@@ -76,8 +78,8 @@ def _quantize_arguments(commands: Any) -> None:
     made.add_argument("--scale", default="paper", help="whose hyper-parameters it takes: paper, short or a YAML file")
     made.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
     made.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
-    made.add_argument("--samples", type=_count, default=128, help="blocks of text")
-    made.add_argument("--length", type=_count, help=f"tokens of a block; {LENGTH} or the model's most if not given")
+    made.add_argument("--samples", type=int, default=128, help="blocks of text")
+    made.add_argument("--length", type=int, help=f"tokens of a block; {LENGTH} or the model's most if not given")
     made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
@@ -90,13 +92,6 @@ def _quantize_arguments(commands: Any) -> None:
         help="a hyper-parameter that differs from the scale's",
     )
     made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
-
-
-def _count(text: str) -> int:
-    """Return a number from 1; argparse says whatever else is given."""
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
 
 
 def quantize(arguments: argparse.Namespace) -> None:
@@ -145,8 +140,7 @@ def quantize(arguments: argparse.Namespace) -> None:
     inputs = {path.name: artifacts.sha256(path) for path in read_files}
     computes = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
     read = json.dumps([inputs, computes]) + samples.numpy().tobytes().hex()
-    fingerprint = code_digest.fingerprint(work, read)
-    with State(directory, fingerprint).opened() as state:
+    with State(directory, fingerprint(work, read)).opened() as state:
         report = reconstruct(work, samples, state, gpu_bytes)
         origin = card.origin(name, str(recipe.rounding), str(arguments.model), samples, left(work, report))
         for clause in origin.left:
@@ -179,7 +173,7 @@ class _Finished:
 
 @torch.no_grad()
 def _output(work: Reconstruction, state: State, x: Tensor) -> probe.Output:
-    """Return what the quantized network computes for token ids (1, T), one block in memory at a time."""
+    """Return the quantized network's output for token ids (1, T), with one block in memory at a time."""
     with work.weights.surroundings(), _read_when_called(work.blocks, _Finished(work, state)):
         return probe.Output.of(work.model, work.model(x))
 
@@ -195,7 +189,7 @@ def export(arguments: argparse.Namespace) -> None:
     """Write a quantized network in a format that others load.
 
     Raises:
-        InputError: a directory without a network, or what the format can't hold.
+        InputError: a directory without a network, or a network that the format can't hold.
     """
     directory, kind = arguments.model, arguments.format
     saved = read_saved(directory)
@@ -221,13 +215,7 @@ def configuration(directory: Path) -> Any:
     path = directory / "config.json"
     if not path.is_file():
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
-    try:
-        found = transformers.AutoConfig.from_pretrained(directory, **LOCAL)
-    except Exception as error:  # whatever a class of transformers raises on other people's files
-        raise InputError(
-            f"{path}: transformers can't read it without running code from the directory: {error}; load the model "
-            "yourself and call flexround.quantize"
-        ) from error
+    found = transformers.AutoConfig.from_pretrained(directory, **LOCAL)
     found._attn_implementation = None  # its maker's may need a package, or a GPU
     return found
 
@@ -236,18 +224,12 @@ def network(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
     """Return the model that a directory describes, with values as they come, of a floating type.
 
     Its class is the one of transformers that ``architectures`` names, or else the causal language model's.
-
-    Raises:
-        InputError: no such directory, or neither class exists.
     """
     config = configuration(directory)
     named: Any = getattr(transformers, (config.architectures or [""])[0], None)
-    try:
-        if isinstance(config, getattr(named, "config_class", None) or ()):
-            return named._from_config(config, dtype=kind).eval()
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=False).eval()
-    except ValueError as error:
-        raise InputError(f"{directory / 'config.json'}: transformers has no such language model: {error}") from error
+    if isinstance(config, getattr(named, "config_class", None) or ()):
+        return named._from_config(config, dtype=kind).eval()
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=False).eval()
 
 
 def _length(directory: Path, asked: int | None) -> int:
@@ -266,10 +248,7 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     Raises:
         InputError: no text, no tokenizer, or less text than asked for.
     """
-    try:
-        content = text.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
+    content = artifacts.read_text(text)
     tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
     found = list(encode.blocks([content], tokenizer, length, encode.CHUNK, str(text)))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
@@ -326,10 +305,7 @@ def _cut(
             log.info("%s: all weights are read into memory (%s)", type(model).__name__, error)
             files.fill(files.places, device)
     model.to(device)  # buffers that are in no file, too
-    try:
-        blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[: auto_blocks.TRIED].to(device))
-    except ValueError as error:  # as transformers' encoder-decoders raise
-        raise InputError(f"{type(model).__name__}: can't run on a text alone: {error}") from error
+    blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[:TRIED].to(device))
     return blocks, Resident(blocks)
 
 
@@ -340,8 +316,11 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
     Raises:
         InputError: they can't run without the other weights, or the network computes something else.
     """
-    name, calls = type(model).__name__, collections.Counter[str]()
-    with hardware.enough(f"{name}, compared with its blocks", "a smaller --length"), contextlib.ExitStack() as hooks:
+    calls = collections.Counter[str]()
+    with (
+        hardware.enough(f"{type(model).__name__}, compared with its blocks", "a smaller --length"),
+        contextlib.ExitStack() as hooks,
+    ):
         with weights.surroundings():
             x = blocks[0].before(row)
         for inner, module in blocks[0].module.named_modules():
@@ -350,13 +329,9 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
             blocks[0](x)
         hooks.close()
         with weights.surroundings(), _read_when_called(blocks, weights):
-            if auto_blocks.differ(model, blocks, row)[0]:
-                raise InputError(f"{name}: its layers one after the other don't compute what the network does")
-    once = [{module for inner, module in block.module.named_modules() if calls[inner] == 1} for block in blocks]
-    return [
-        dataclasses.replace(block, sites=tuple(site for site in block.sites if site.module in called))
-        for block, called in zip(blocks, once, strict=True)
-    ]
+            check(model, blocks, Inputs(row), row.device)
+    inside = [pair for block in blocks for pair in block.module.named_modules()]
+    return auto_blocks.with_sites(blocks, {module for inner, module in inside if calls[inner] == 1})
 
 
 @contextlib.contextmanager
@@ -376,13 +351,5 @@ def _read_when_called(blocks: Sequence[Block], weights: Weights | _Finished) -> 
 
 def _values(given: list[str]) -> dict[str, Any]:
     """Return the hyper-parameters of ``KEY=VALUE``s, each value as YAML reads it."""
-    values = {}
-    for each in given:
-        key, equals, text = each.partition("=")
-        if not equals:
-            raise SettingsError(f"--set {each}: write it as KEY=VALUE, such as iters=500")
-        try:
-            values[key] = parsed(text)
-        except (yaml.YAMLError, ValueError) as error:
-            raise SettingsError(f"--set {each}: {error}") from error
-    return values
+    pairs = [each.partition("=") for each in given]
+    return {key: parsed(text) for key, _, text in pairs}

@@ -40,7 +40,7 @@ def write(quantized: Quantized, directory: Path) -> None:
         directory: to be made, or empty.
 
     Raises:
-        InputError: what the format, or transformers' reading of it, can't hold; nothing is written then.
+        InputError: the format, or transformers' reader, can't hold the network; nothing is written then.
     """
     model, recipe, hyper = quantized.model, quantized.recipe, quantized.hyper
     if not hasattr(model, "save_pretrained"):
@@ -80,7 +80,7 @@ def write(quantized: Quantized, directory: Path) -> None:
 
 @torch.no_grad()
 def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
-    """Return what transformers computes for ``x`` (N, ...) of a directory that ``write`` has filled.
+    """Return the output of transformers for ``x`` (N, ...), from a directory that ``write`` has filled.
 
     It is loaded as the class that transformers knows: a subclass of a user's own is read as its parent.
     """

@@ -107,7 +107,7 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
 
 
 def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
-    """Return what onnxruntime computes for ``x`` (N, ...) of the file that ``write`` has made.
+    """Return the output of onnxruntime for ``x`` (N, ...), from the file that ``write`` has made.
 
     Other inputs than the first are masks, of real tokens alone, and types of tokens, all 0. A file that takes batches
     of one size alone gets such a one.
@@ -142,7 +142,7 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
     """Raise the steps of channels whose bias is no int32 in units of the steps of weight and input together.
 
     onnxruntime adds it as one. A batch norm that switches a channel off leaves such a step; the codes for the raised
-    one are almost all zero, as what they add is nothing beside the bias.
+    one are almost all zero: they add nothing beside the bias.
     """
     made = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
     passed = {node.output[0]: node.input[0] for node in graph.node if node.op_type in PASSED}

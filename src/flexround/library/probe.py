@@ -1,8 +1,8 @@
-"""One check for all that is written: whoever reads it computes what the quantized network does.
+"""One check for all written files: their reader computes the same as the quantized network.
 
 The network runs on an input that a seed draws from the shape, the type and the range of the samples. A copy of the
-network as it was given, which gets its tensors from what is written, runs on the same. So whatever else decides what a
-network computes is noticed: an attribute, a configuration, numbers that a forward pass keeps outside buffers.
+original network with the written tensors runs on the same input. The check therefore notices all else that decides an
+output: an attribute, a configuration, numbers that a forward pass keeps outside buffers.
 """
 
 import copy
@@ -20,11 +20,11 @@ from flexround.models.tensors import outputs_apart, places, tensors, unchanged
 ELEMENTS = 512  # of each output that are stored
 KINDS = ("float32", "bfloat16", "float16")
 CLOSE = 1e-4  # of the largest output: last bits of a GPU
-FLIPPED = 0.05  # of the largest output: what another machine's last bits move where activations are quantized
+FLIPPED = 0.05  # of the largest output: another machine's last bits move so much where activations are quantized
 
 
 class Input(BaseModel):
-    """What inputs of a network look like.
+    """Shape, type and range of a network's inputs.
 
     Attributes:
         shape: of a sample, without the first dimension.
@@ -56,7 +56,7 @@ class Input(BaseModel):
 
 
 class Output(BaseModel):
-    """What a network gives for a drawn input, and where it was computed.
+    """A network's output for a drawn input, and the machine that computed it.
 
     Attributes:
         machine: all that decides the last bits; other machines may have others.
@@ -68,7 +68,7 @@ class Output(BaseModel):
 
     @classmethod
     def of(cls, model: nn.Module, given: Any) -> Self:
-        """Return it for what a model gives."""
+        """Return it for a model's output."""
         chosen = [value.flatten()[:: -(-value.numel() // ELEMENTS)] for value in tensors(given) if value.numel()]
         values = tuple(tuple(element.hex() for element in one.double().tolist()) for one in chosen)
         return cls(machine=_machine(model), values=values)
@@ -95,7 +95,7 @@ def tolerance(kinds: Collection[str], quantized: bool) -> float:
 
 
 def _machine(model: nn.Module) -> tuple[str, ...]:
-    """Return the type of a model's weights, and all that decides the last bits of what it computes with them."""
+    """Return the type of a model's weights, and all else that decides the last bits of its output."""
     first = next(model.parameters(), torch.empty(0))
     kind, device = str(first.dtype).removeprefix("torch."), first.device.type
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
@@ -104,7 +104,7 @@ def _machine(model: nn.Module) -> tuple[str, ...]:
 
 
 def run(model: nn.Module, x: Tensor) -> Any:
-    """Return what a model gives for ``x`` (N, ...), in evaluation mode and as a job computes; its buffers stay."""
+    """Return a model's output for ``x`` (N, ...), in evaluation mode and as a job computes; its buffers stay."""
     like = next((value for value in model.parameters()), x)
     with precision.neutral(), torch.no_grad(), precision.default(like.device), unchanged(model):
         return model.eval()(x.to(like.device, like.dtype if x.is_floating_point() else x.dtype))

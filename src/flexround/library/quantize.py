@@ -4,26 +4,29 @@ import contextlib
 import copy
 import functools
 import hashlib
+import inspect
 import itertools
 import logging
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from tqdm import tqdm
 
-from flexround import imports
+from flexround import code, imports
 from flexround.errors import InputError
-from flexround.library import auto_blocks, card, code_digest, probe, settings
-from flexround.library.quantized import QUANTIZED, Quantized, merged, refill
+from flexround.io import resume
+from flexround.library import auto_blocks, card, probe, settings
+from flexround.library.auto_blocks import Cut
+from flexround.library.block_check import CLOSE, HINT, TRIED, first_input
+from flexround.library.quantized import QUANTIZED, Quantized, merged
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision, provenance
-from flexround.models import structure
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
@@ -32,9 +35,9 @@ from flexround.models.surgery.fold_bn import fold_as_traced
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tensors import outputs_apart, places, tensors, unchanged
 from flexround.models.trace import traced
-from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
+from flexround.reconstruct.codes import site_key
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction, checked
 from flexround.reconstruct.state import MemoryState, State
@@ -46,8 +49,8 @@ from flexround.tasks.protocol import Inputs
 log = logging.getLogger(__name__)
 IN_PLACE = "call quantize with inplace=True to change the network itself"
 LONG = 0.25  # hours
+ROOMS = ("library", "reconstruct", "quant", "models", "machine", "io")  # whose code decides a result
 STEM, HEAD = ("stem_bits", "stem_output_bits"), ("head_bits", "head_input_bits")
-Cut = Callable[[nn.Module], Sequence[Block]]
 
 
 def quantize(
@@ -82,7 +85,7 @@ def quantize(
             CPU.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
             ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute what the
-            network does, else along its parts, with a line in the log that says which. It is compared on every sample.
+            network does, else along its parts, with a line in the log that says which. It is compared on two samples.
         rounding: a class to use in the place of the recipe's rounding, with the recipe's ``options``.
         seed: of the draws of batches.
         device: where it runs; None for a GPU if there is one.
@@ -92,8 +95,7 @@ def quantize(
         inplace: change ``model`` itself, also if an error ends the call, though nothing stays attached to it then; else
             it is copied and stays as it is.
         gpu_cache_mb: of the GPU's memory for activations, which are on the host if they take more; None for half of it.
-        check: whether ``save`` and ``export`` compare what they write with the network, on one input, and whether it
-            is known before anything is learned that the network can be saved.
+        check: whether ``save`` and ``export`` compare the network with their files, on one input.
         **hyper: hyper-parameters that differ from the scale's for this recipe and architecture, such as ``iters`` or
             ``lr``; class ``Hyper`` of ``settings/schema.py`` has them all. ``Quantized.hyper`` and ``sources`` say what
             was used and why.
@@ -130,21 +132,19 @@ def quantize(
 
         def attempt() -> tuple[Reconstruction, Quantized]:
             network = merged(model if inplace else _copied(model, inputs.x[:1]))
-            _make_writable(network)
             fresh = probe.outline(network) if check else None
             network = network.eval().to(where)
             with _float32(network):
-                tried = f"{type(network).__name__}, compared with its blocks"
-                with hardware.enough(tried, "samples of smaller size"):
+                with hardware.enough(f"{type(network).__name__}, compared with its blocks", "samples of smaller size"):
                     folded = _fold(network, given, family, inputs.x[:1].to(where))
-                with hardware.enough(tried, "samples of smaller size"), unchanged(network):
-                    x = _laid_out(network, inputs.x, where)
-                    read = auto_blocks.first_input(x)
-                    seen = None if fresh is None else _refuse_unsaved(network, fresh, folded, given, read)
-                    parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
-                    if not parts:
-                        parts = _cut(network, blocks, Inputs(x, inputs.mask), where)
-                        found = _ends(network, parts, values, sources, hyper, x[:1].to(where))
+                    with unchanged(network):
+                        x = _laid_out(network, inputs.x, where)
+                        adapter, found = family.blocks if blocks is None else None, values
+                        parts = auto_blocks.adapted(network, adapter, inputs, where)
+                        if not parts:
+                            parts = auto_blocks.cut(network, blocks, Inputs(x, inputs.mask), where)
+                            found = _ends(network, parts, values, sources, hyper, x[:1].to(where))
+                seen = probe.Input.of(first_input(x)) if check else None
                 work = Reconstruction(
                     model=network,
                     blocks=parts,
@@ -168,7 +168,7 @@ def quantize(
         work, quantized = precision.repeated(attempt, again=not inplace)
     said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
-        said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
+        said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {HINT}")
     if said:
         warnings.warn("; ".join(said), stacklevel=2)
     return quantized
@@ -189,7 +189,7 @@ def _copied(model: nn.Module, x: Tensor) -> nn.Module:
         ) from error
     own = ("forward", "_forward_hooks", "_forward_pre_hooks")
     if any(vars(module).get(key) for module in model.modules() for key in own):
-        x = auto_blocks.first_input(x).to(next((value.device for value in model.parameters()), x.device))
+        x = first_input(x).to(next((value.device for value in model.parameters()), x.device))
         if traced(made.eval(), x, (), list(model.parameters())).reads_weights:
             raise InputError(
                 f"{type(model).__name__}: a copy computes with the original's weights (a replaced forward, a hook); "
@@ -227,19 +227,32 @@ def _state(work: Reconstruction, x: Tensor, directory: str | Path | None) -> Sta
         computed = [torch.tensor([float(f"{value.double().abs().sum():.2e}")]) for value in computed]
     for tensor in (*stored, x, *computed, *([] if work.mask is None else [work.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
+    return State(Path(directory), fingerprint(work, digest.hexdigest()))
 
 
-def _make_writable(model: nn.Module) -> None:
-    """Give a model that was made in inference mode tensors that can be changed outside of it."""
-    made: dict[int, Tensor] = {}
-    for module in model.modules():
-        for holder in (module._parameters, module._buffers):
-            for key, value in holder.items():
-                if value is not None and value.is_inference():
-                    copied = value.clone()
-                    copied = nn.Parameter(copied, value.requires_grad) if holder is module._parameters else copied
-                    holder[key] = made.setdefault(id(value), copied)  # type: ignore[assignment]
+def fingerprint(work: Reconstruction, inputs: str) -> str:
+    """Return a hash of all that decides the bits of a reconstruction: settings, machine, inputs and code.
+
+    The code is that of the library, of the rounding and of all that the rounding imports.
+
+    Args:
+        work: its rounding is a class, or a function that makes one; of a module, a script or a notebook.
+        inputs: a digest of the weights and the samples.
+
+    Raises:
+        OSError: the code of the rounding was typed in where it can't be read again.
+    """
+    rounding = work.rounding
+    bases = rounding.__mro__ if isinstance(rounding, type) else (rounding,)
+    modules = {base.__module__ for base in bases} - {"__main__", "builtins"}
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    typed = [part for base in bases if base.__module__ == "__main__" for part in (base, *vars(base).values())]
+    functions = [part for part in typed if inspect.isfunction(part)]  # a notebook's classes have no source of their own
+    text = "" if not typed else Path(script).read_text() if script else "".join(map(inspect.getsource, functions))
+    names = {module: name for name, module in work.model.named_modules()}
+    cut = [(block.name, [site_key(names, site) for site in block.sites]) for block in work.blocks]
+    settings = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), str(work.seed_parts), str(cut))
+    return resume.fingerprint(work.device, inputs, *settings, code.digest(code.files(ROOMS, sorted(modules))), text)
 
 
 @torch.no_grad()
@@ -247,75 +260,28 @@ def _laid_out(model: nn.Module, x: Tensor, device: torch.device) -> Tensor:
     """Return samples (N, ...); images with their channels last, which is faster, if the model takes them so."""
     if x.ndim != cache.IMAGES or not x.is_floating_point():
         return x
-    few = x[: auto_blocks.TRIED].to(device)
+    few = x[:TRIED].to(device)
     try:
         given = _given(model, few.contiguous(memory_format=torch.channels_last))
     except InputError:  # its code depends on the strides
         return x
-    same = outputs_apart(given, _given(model, few)) <= auto_blocks.CLOSE
+    same = outputs_apart(given, _given(model, few)) <= CLOSE
     return x.contiguous(memory_format=torch.channels_last) if same else x
 
 
-@torch.no_grad()
-def _refuse_unsaved(
-    model: nn.Module, fresh: nn.Module, folded: dict[str, str], recipe: Recipe, x: Tensor
-) -> probe.Input | None:
-    """Return what inputs look like, for checks of what will be written; None if the model can't take a drawn one.
-
-    Args:
-        model: in float32, with folded batch norms.
-        fresh: as it was given, without values.
-        folded: the convolution of each batch norm.
-        recipe: of its surgery.
-        x: samples as the model reads them, (N, ...).
-
-    Raises:
-        InputError: another model of its class, with its tensors, computes something else.
-    """
-    seen = probe.Input.of(x)
-    drawn = seen.draw()
-    try:
-        wanted = probe.run(model, drawn)
-    except Exception as error:  # of any kind: it is the user's code
-        structure.refuse_memory(error)
-        log.info("%s: can't take a random input (%s), so that nothing written is compared", type(model).__name__, error)
-        return None
-    parts = {"": codes.Part({}, {name: getattr(*place) for name, place in places(model).items()})}
-    facts = folded, recipe.preprocess, parts.values(), next(model.parameters()).device, torch.float32, drawn
-    apart = refill(copy.deepcopy(fresh), *facts, lambda found: outputs_apart(found, wanted))
-    if apart > auto_blocks.CLOSE:
-        raise InputError(
-            f"{type(model).__name__}: another one with its tensors computes something else, by {apart:.2g} of the "
-            "largest output, so it can't be saved: it keeps numbers outside its parameters and buffers; make them "
-            "buffers, or give check=False and use the network in memory alone"
-        )
-    return seen
-
-
-def _refuse(model: Any) -> None:
-    """Raise InputError for no module, one that is quantized, compiled or scripted, and weights without float values."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the full-precision network")
+def _refuse(model: nn.Module) -> None:
+    """Raise InputError for a network that is quantized or compiled, or with weights computed from other tensors."""
     for name, module in model.named_modules():
         where = name or type(model).__name__
-        if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
-        quantizers = {"input_quantizer", "output_quantizer"} & {*vars(module), *module._modules}  # or other tools'
-        if isinstance(module, ActivationQuantizer) or hasattr(module, QUANTIZED) or quantizers:
+        if any(hasattr(module, key) for key in (QUANTIZED, "input_quantizer", "output_quantizer")):  # other tools', too
             raise InputError(f"{where}: is quantized already; give the full-precision network")
-        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():  # type: ignore[misc]
-            raise InputError(f"{where}: is a {type(module).__name__} without weights; load them, or call it once")
         if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized
             raise InputError(f"{where}: is compiled (torch.compile); give the network before torch.compile")
-        if weight_axes(module) and not isinstance(module._parameters.get("weight"), nn.Parameter):
+        if weight_axes(module) and "weight" not in module._parameters:
             raise InputError(
                 f"{where}.weight: is computed from other tensors (weight_norm, parametrize); make it a parameter with "
                 "torch.nn.utils.remove_weight_norm or parametrize.remove_parametrizations"
             )
-    for name, value in model.named_parameters():
-        if value.is_meta or not value.is_floating_point():
-            kind = "on the meta device, without values" if value.is_meta else f"of type {value.dtype}"
-            raise InputError(f"{name}: is {kind}; give the network with its weights in floating point")
 
 
 @contextlib.contextmanager
@@ -341,14 +307,11 @@ def _float32(model: nn.Module) -> Iterator[None]:
         attach.strip(model)
         raise
     finally:
-        large = list[str]()
         for name, value in tensors():
             alike = f"{name.rpartition('.')[0]}.weight"  # a bias that comes from folding has the type of its weight
             before, value.data = value.data, value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
             if before.dtype != value.dtype and not torch.equal(before.isfinite(), value.isfinite()):
-                large.append(f"{name}: exceeds {value.dtype} when it is folded and quantized")
-        if large:
-            raise InputError(f"{large[0]}; give the network in float32")
+                raise InputError(f"{name}: exceeds {value.dtype} when it is folded; give the network in float32")
 
 
 @torch.no_grad()
@@ -361,73 +324,26 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[s
         InputError: the model can't take the sample, or gives two outputs for it.
     """
     before = _given(model, x)
-    if outputs_apart(_given(model, x), before) > auto_blocks.CLOSE:
+    if outputs_apart(_given(model, x), before) > CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
-    folded, statistics = fold_as_traced(model, auto_blocks.first_input(x))
+    folded, statistics = fold_as_traced(model, first_input(x))
     groups = imports.load(family.equalization)(model) if family.equalization else None
     prepare(model, recipe.preprocess, groups, statistics)
     return folded
 
 
 def _given(model: nn.Module, x: Tensor) -> Any:
-    """Return what a model gives for a sample (1, ...); InputError with its error if it fails."""
-    x = auto_blocks.first_input(x)
+    """Return a model's output for a sample (1, ...); InputError with its error if it fails."""
+    x = first_input(x)
     try:
         with unchanged(model):
             return model(x)
     except Exception as error:  # of any kind: it is the user's code
         name = type(model).__name__
         raise InputError(f"samples: {name} can't take one of shape {tuple(x.shape)}: {error}") from error
-
-
-@torch.no_grad()
-def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.device) -> list[Block]:
-    """Return the blocks of a known architecture, or none if they don't compute what the model does.
-
-    So it is with a subclass that has a ``forward`` of its own, or with modules that were exchanged.
-    """
-    if family.blocks is None:
-        return []
-    name = type(model).__name__
-    try:
-        found = imports.load(family.blocks)(model)
-        auto_blocks.check(model, found, _extremes(inputs), device)
-    except Exception as error:  # of any kind: it looks for modules that are not there
-        structure.refuse_memory(error)
-        log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
-        return []
-    return found
-
-
-def _extremes(inputs: Inputs) -> Inputs:
-    """Return the samples with the least and most padding, else the first two: a known network needs no more."""
-    if inputs.mask is None:
-        return Inputs(inputs.x[: auto_blocks.TRIED])
-    lengths = inputs.mask.sum(1)
-    rows = [int(lengths.argmax()), int(lengths.argmin())]
-    return Inputs(inputs.x[rows], inputs.mask[rows])
-
-
-@torch.no_grad()
-def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, device: torch.device) -> list[Block]:
-    """Return the blocks of a model, as they are asked for or found.
-
-    Raises:
-        InputError: there are none, of names that don't fit the model, or they can't take the samples.
-    """
-    x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
-    if callable(blocks):
-        found = list(blocks(model))
-        if not found or not all(isinstance(block, Block) for block in found):
-            raise InputError("blocks: the function has to return a list of flexround.Block")
-    else:
-        found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
-        log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
-    auto_blocks.check(model, found, inputs, device)
-    return found
 
 
 def _ends(
