@@ -14,7 +14,7 @@ from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_argument, with_first
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.grid import MIN_STEP, Grid, Scheme, in_groups
+from flexround.quant.grid import Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding
 from flexround.quant.search import initial_grid
 
@@ -65,18 +65,9 @@ def weight_grid(
     except ValueError as error:
         raise InputError(f"{name}.weight: {error}; the checkpoint can't be quantized") from error
     flat = weight.detach().flatten() if scheme.axis is None else weight.detach().transpose(0, scheme.axis).flatten(1)
-    empty = (flat == 0).all(-1)
-    if dead := int(empty.sum()):
+    if dead := int((flat == 0).all(-1).sum()):
         what = "all zero" if flat.ndim == 1 else f"{dead} all-zero channels"
         log.warning("%s.weight: %s; quantized to zero exactly", name, what)
-    if small := int(((grid.step.view(empty.shape) <= MIN_STEP) & ~empty).sum()):
-        what = "its values are" if flat.ndim == 1 else f"the values of {small} channels are"
-        log.warning(
-            "%s.weight: %s too small for a step of %g, the least; they become 0 or a few codes; scale them up",
-            name,
-            what,
-            MIN_STEP,
-        )
     return grid
 
 

@@ -151,8 +151,6 @@ def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str
         for (conv_name, conv), (name, norm) in itertools.pairwise([("", parent), *parent.named_children()]):
             if not isinstance(norm, nn.BatchNorm2d):
                 continue
-            if not (norm.affine and norm.track_running_stats):
-                raise InputError(f"{prefix}{name}: has no weights or no running statistics to fold; use affine=True")
             if not isinstance(conv, nn.Conv2d) or conv.out_channels != norm.num_features:
                 raise InputError(
                     f"{prefix}{name}: no convolution with {norm.num_features} output channels comes right before this "
