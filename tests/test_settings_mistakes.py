@@ -11,8 +11,7 @@ from table_runs import loaded
 from flexround.errors import SettingsError
 from flexround.jobs import runs, tables
 from flexround.quant.flexround import FlexRound
-from flexround.quant.rounding import Rounding
-from flexround.quant.rtn import RTN
+from flexround.quant.rounding import RTN, Rounding
 from flexround.reconstruct.reconstruction import checked
 from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS, Run
