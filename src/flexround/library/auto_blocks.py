@@ -21,10 +21,18 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from flexround.errors import InputError
 from flexround.models import structure
 from flexround.models.blocks import Block, Site, identity
-from flexround.models.replay import Reached, first_argument, first_output, reached, standing_in, with_first
 from flexround.models.surgery.attach import weight_axes
 from flexround.models.tensors import Largest, apart
-from flexround.models.trace import Trace, traced
+from flexround.models.trace import (
+    Reached,
+    Trace,
+    first_argument,
+    first_output,
+    reached,
+    standing_in,
+    traced,
+    with_first,
+)
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import first_argument, with_first
+from flexround.models.trace import first_argument, with_first
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding

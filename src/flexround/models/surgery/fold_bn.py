@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.models.replay import with_first
 from flexround.models.tensors import outputs_apart, unchanged
-from flexround.models.trace import ModuleCall, Trace, traced
+from flexround.models.trace import ModuleCall, Trace, traced, with_first
 
 CLOSE = 1e-3  # of the largest output: how far a batch norm's output may be off when it is folded
 
