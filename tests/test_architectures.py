@@ -62,7 +62,7 @@ def padded(rows=6, length=12):
 @pytest.mark.filterwarnings("ignore:in floating point")
 @pytest.mark.parametrize("name", KINDS)
 @torch.no_grad()
-def test_a_transformer_is_quantized_by_structure_with_padding_saved_and_loaded(name, tmp_path):
+def test_a_transformer_is_quantized_by_structure_and_loaded(name, tmp_path):
     sizes, blocks = KINDS[name]
     images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     inputs = {"pixel_values": images} if "ForImage" in name else padded()
@@ -120,7 +120,7 @@ def test_a_wrapper_of_a_decoder_is_cut_as_the_decoder_is():
     assert [record["block"] for record in found.report] == ["layers.0", "layers.1"]
 
 
-def test_memory_too_small_for_the_arguments_of_a_layer_is_said_and_gives_no_other_cut(monkeypatch):
+def test_too_little_memory_is_an_error_and_no_other_cut(monkeypatch):
     def reached(*_):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
 
@@ -183,7 +183,7 @@ class Again(nn.Module):
         return self.head(x)
 
 
-def test_a_layer_that_is_listed_several_times_is_part_of_one_block():
+def test_a_layer_that_is_listed_twice_is_in_one_block():
     blocks = auto_blocks.automatic(Again().eval(), torch.randn(4, 8))
     assert [block.name for block in blocks] == ["network"]
     with pytest.raises(InputError, match=r"Again: runs its block layers twice"):
@@ -234,13 +234,13 @@ def test_a_decoder_of_bert_s_with_padding_is_cut_by_structure(caplog):
     assert [record["block"] for record in found.report] == ["layer.0", "layer.1"]
 
 
-def test_layers_that_read_more_than_the_one_before_are_refused_with_padding():
+def test_layers_that_read_more_are_refused_with_padding():
     sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     with pytest.raises(InputError, match=r"cut into encoder\.block\.0, encoder\.block\.1.*give blocks="):
         flexround.quantize(build("T5EncoderModel", sizes), padded(), "b-flexround-w4", **FEW)
 
 
-def test_parallel_branches_are_one_block_however_little_the_outputs_differ():
+def test_parallel_branches_are_one_block():
     model = torchvision.models.googlenet(num_classes=10, aux_logits=False, init_weights=False).eval()
     found = flexround.quantize(model, torch.randn(2, 3, 32, 32), "b-rtn-w4", **FEW)
     assert sum(record["block"].startswith("inception") for record in found.report) == 9
@@ -264,7 +264,7 @@ def test_a_shortcut_that_is_added_in_place_stays_inside_its_block(name):
     assert apart(protocol.run(blocks, x), model(x)) < auto_blocks.CLOSE
 
 
-def test_a_value_that_is_not_finite_in_one_output_alone_is_no_equality():
+def test_a_value_that_is_finite_in_one_output_alone_differs():
     x = torch.tensor([1.0, torch.nan, torch.inf])
     assert apart(x, x) == 0
     assert apart(x, torch.tensor([1.0, 2.0, torch.inf])) == torch.inf
@@ -285,7 +285,7 @@ MASKS = {
 @pytest.mark.parametrize(
     "kind", [{"batch_first": True}, {}, {"batch_first": True, "bias": False}, {"kdim": 6, "vdim": 4}]
 )
-def test_separate_projections_compute_what_pytorch_s_attention_does(kind, mask):
+def test_separate_projections_compute_pytorch_s_attention(kind, mask):
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(8, 4, **kind).eval()
     shape = (3, 5) if kind.get("batch_first") else (5, 3)
