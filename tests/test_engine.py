@@ -363,6 +363,8 @@ def test_what_diverges_stops_with_block_and_iteration(tmp_path):
 def test_dead_channels_are_reported_and_quantized_to_zero(tmp_path, caplog):
     net = toy.model()
     net.body[0].conv1.weight.data[2] = 0
+    net.body[0].conv1.weight.data[:2] *= 1e-12
     found = reconstruct(tmp_path, toy.recipe(), net=net, w_granularity="channel")[0]
-    assert "body.0.conv1.weight: 1 all-zero channels" in caplog.text
+    assert "body.0.conv1.weight: 1 channels are all zero" in caplog.text
+    assert "body.0.conv1.weight: 2 channels are too small" in caplog.text
     assert (found["weight/body.0.conv1:codes"][2] == 0).all()
