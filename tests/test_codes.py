@@ -15,7 +15,7 @@ from flexround.errors import InputError, NumericalError
 from flexround.io.artifacts import read_manifest
 from flexround.models.surgery import attach
 from flexround.quant.grid import Grid, Scheme, nearest_codes
-from flexround.quant.rounding import RTN
+from flexround.quant.rtn import RTN
 from flexround.reconstruct import codes
 from flexround.reconstruct.codes import Part, Stored
 from flexround.reconstruct.engine import reconstruct

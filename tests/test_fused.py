@@ -10,8 +10,9 @@ import toy
 
 from flexround.quant import formula
 from flexround.quant.activation import ActivationQuantizer
+from flexround.quant.adaquant import AdaQuant
 from flexround.quant.adaround import AdaRound
-from flexround.quant.flexround import AdaQuant, FlexRound
+from flexround.quant.flexround import FlexRound
 from flexround.quant.functions import DivideRound
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.rounding import Axes

@@ -5,10 +5,12 @@ import torch
 from rounding_cases import CASES, SHAPES
 from tensors import randn
 
+from flexround.quant.adaquant import AdaQuant, AdaQuantFlexRound
 from flexround.quant.adaround import AdaRound
-from flexround.quant.flexround import LRQ, AdaQuant, AdaQuantFlexRound, FlexRound
+from flexround.quant.flexround import FlexRound
 from flexround.quant.functions import RoundingRegularizer, StepQuantize
 from flexround.quant.grid import Grid, Scheme, channel_range, grid_from_range
+from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes, Rounding
 from flexround.quant.signround import SignRound
 

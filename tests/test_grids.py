@@ -33,9 +33,18 @@ def test_asymmetric_codes_are_those_of_torchs_own_fake_quantize(axis):
     torch.testing.assert_close(nearest_codes(x, grid) * step, theirs, rtol=1e-6, atol=1e-7)
 
 
-def test_values_that_are_nan_are_refused():
-    with pytest.raises(ValueError, match="1 of 3 values are NaN"):
-        initial_grid(torch.tensor([1.0, float("nan"), 2.0]), Scheme(4))
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Scheme(1), "bits=1"),
+        (lambda: Scheme(9), "bits=9"),
+        (lambda: initial_grid(torch.tensor([1.0, float("nan"), 2.0]), Scheme(4)), "1 of 3 values are NaN"),
+        (lambda: initial_grid(torch.empty(0), Scheme(4)), "empty"),
+    ],
+)
+def test_impossible_bits_and_values_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

@@ -11,8 +11,9 @@ from torch import nn
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.models.surgery import attach
-from flexround.quant.flexround import LRQ, FlexRound
+from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme, in_groups
+from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
 
 pytestmark = pytest.mark.filterwarnings("ignore:in floating point")

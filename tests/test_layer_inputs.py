@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from flexround.models.efficientnet_lite import SameConv2d
 from flexround.models.surgery import attach
-from flexround.quant.rounding import RTN
+from flexround.quant.rtn import RTN
 from flexround.reconstruct.inputs import LayerInputs, unfolded
 
 LAYERS = {

@@ -7,11 +7,13 @@ from tensors import randn
 
 from flexround.quant import native
 from flexround.quant.activation import ActivationQuantizer
+from flexround.quant.adaquant import AdaQuantFlexRound
 from flexround.quant.adaround import AdaRound
-from flexround.quant.flexround import LRQ, AdaQuantFlexRound, FlexRound
+from flexround.quant.flexround import FlexRound
 from flexround.quant.formula import Formula
 from flexround.quant.functions import RoundingRegularizer
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
+from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
 from flexround.quant.search import initial_grid
 from flexround.quant.signround import SignRound

@@ -8,9 +8,11 @@ from rounding_cases import CASES, SHAPES
 from tensors import randn
 
 from flexround.quant.adaround import AdaRound
-from flexround.quant.flexround import LRQ, FlexRound
+from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Grid, Scheme, grid_from_range, nearest_codes
-from flexround.quant.rounding import RTN, Axes, Rounding
+from flexround.quant.lrq import LRQ
+from flexround.quant.rounding import Axes, Rounding
+from flexround.quant.rtn import RTN
 from flexround.quant.search import initial_grid
 from flexround.quant.signround import SignRound
 
@@ -102,9 +104,13 @@ def test_scales_have_the_papers_shapes(kind, s3, s4):
     assert (rounding.d1.requires_grad, ablated.d1.requires_grad) == (True, False)
 
 
-def test_a_form_that_is_unknown_is_refused():
-    with pytest.raises(ValueError, match="log or direct"):
-        make(FlexRound, form="linear")
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [(FlexRound, {"form": "linear"}, "log or direct"), (LRQ, {"rank": 0}, "rank 0: choose 1 or more")],
+)
+def test_impossible_options_are_refused(cls, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(cls, **options)
 
 
 def test_lrq_has_its_paper_s_rank_and_draws_u_by_itself():

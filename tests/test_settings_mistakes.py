@@ -11,7 +11,8 @@ from table_runs import loaded
 from flexround.errors import SettingsError
 from flexround.jobs import runs, tables
 from flexround.quant.flexround import FlexRound
-from flexround.quant.rounding import RTN, Rounding
+from flexround.quant.rounding import Rounding
+from flexround.quant.rtn import RTN
 from flexround.reconstruct.reconstruction import checked
 from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS, Run

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from flexround.quant.grid import Grid, clip, nearest_codes
+from flexround.quant.grid import Grid, clip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +110,3 @@ class Rounding(nn.Module):
         """Return ln 1 = 0, whose shape is the weight's along ``axes`` and 1 elsewhere: the start of S2, s3, s4."""
         shape = [size if dim in axes else 1 for dim, size in enumerate(weight.shape)]
         return nn.Parameter(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
-
-
-class RTN(Rounding):
-    """Rounding-to-nearest (paper, section 3.1): nothing to learn, and where every rounding here starts."""
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """Return s1 ⌊W / s1⌉, clipped to the grid, shape of ``weight``."""
-        return nearest_codes(weight, self.grid) * self.grid.step
