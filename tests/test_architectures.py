@@ -13,7 +13,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.library import auto_blocks
 from flexround.library.block_check import CLOSE, check
 from flexround.models import blocks as protocol
-from flexround.models import replay, structure, transformer
+from flexround.models import structure, trace, transformer
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
 from flexround.models.tensors import apart
 from flexround.tasks.protocol import Inputs
@@ -157,8 +157,8 @@ def test_a_layer_is_called_again_with_its_arguments_in_order():
     tokens = torch.stack([ids, torch.zeros_like(ids)], 1)
     with torch.no_grad():
         assert torch.equal(protocol.run(structure.blocks(model), tokens), model(ids))
-    assert replay.with_first((1, 2, 3, 4), {"a": 5, "b": 6}, 0) == ((0, 2, 3, 4), {"a": 5, "b": 6})
-    assert replay.with_first((), {"a": 5, "b": 6}, 0) == ((), {"a": 0, "b": 6})
+    assert trace.with_first((1, 2, 3, 4), {"a": 5, "b": 6}, 0) == ((0, 2, 3, 4), {"a": 5, "b": 6})
+    assert trace.with_first((), {"a": 5, "b": 6}, 0) == ((), {"a": 0, "b": 6})
 
 
 def test_a_layer_that_a_transformer_runs_again_is_no_block():

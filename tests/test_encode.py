@@ -93,7 +93,7 @@ def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
     tokenizer = tokenizer_files.padded(tokenizer_files.find(tmp_path))
     assert tokenizer.padding["pad_id"] == 2
     model = SimpleNamespace(config=SimpleNamespace(model_type="llama", bos_token_id=1))
-    with pytest.raises(InputError, match=r"there: the tokenizer adds the tokens \[\] to a text.*begin of text, \[1\]"):
+    with pytest.raises(InputError, match=r"there: the tokenizer adds \[\] to a text.*begin of text, \[1\]"):
         tokenizer_files.check_begin(model, tokenizer, Path("there"))
     for template in ("<s> $A", "<s> $A </s>"):
         tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
@@ -101,12 +101,12 @@ def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
         )
         if template == "<s> $A":
             tokenizer_files.check_begin(model, tokenizer, Path("there"))
-    with pytest.raises(InputError, match=r"adds the tokens \[1, 2\]"):
+    with pytest.raises(InputError, match=r"adds \[1, 2\]"):
         tokenizer_files.check_begin(model, tokenizer, Path("there"))
     saved_again = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "a": 1, "▁a": 2, "<s>": 3}, [("▁", "a")]))
     saved_again.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
     saved_again.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
-    with pytest.raises(InputError, match=r"gives \['▁a'\] for 'a' and for ' a'; .* that transformers 4 wrote"):
+    with pytest.raises(InputError, match=r"\['▁a'\] for ' a'; .* files that transformers 4 wrote"):
         tokenizer_files.check_begin(model, saved_again, Path("there"))
     saved_again.pre_tokenizer = None
     saved_again.normalizer = tokenizers.normalizers.Sequence(

@@ -23,7 +23,7 @@ SIZE = 8
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("case", [name for name, (cls, _) in CASES.items() if cls is not LRQ])
-def test_a_group_is_rounded_and_learned_as_a_channel_of_its_own_would_be(case, symmetric):
+def test_a_group_is_rounded_and_learned_as_a_channel(case, symmetric):
     """All but LRQ, whose factors cross groups, and FlexRound's s3, which is one for an output channel."""
     cls, options = CASES[case]
     if issubclass(cls, FlexRound):
@@ -87,7 +87,7 @@ def test_groups_help_where_input_channels_differ():
         (4, "group_size = 4: .*greater than or equal to 8"),
     ],
 )
-def test_a_size_that_does_not_divide_is_refused_with_those_that_do(size, message):
+def test_a_group_size_that_does_not_divide_is_refused(size, message):
     with pytest.raises((InputError, SettingsError), match=message):
         flexround.quantize(llama(), words(), "b-flexround-w4", **FEW, w_granularity="group", group_size=size)
 

@@ -116,7 +116,7 @@ def test_blocks_equal_the_model_and_none_changes_its_input(case):
         assert found.isfinite().all()
 
 
-def test_no_two_blocks_share_a_parameter_glue_has_none_and_none_is_forgotten(case):
+def test_each_parameter_is_in_one_block_and_none_in_glue(case):
     assert len(case.blocks) == len({block.name for block in case.blocks})
     glue = [block.before for block in case.blocks if isinstance(block.before, nn.Module)]
     assert not any(list(before.parameters()) for before in glue)
@@ -150,7 +150,7 @@ class Mark(nn.Module):
 
 
 @torch.no_grad()
-def test_layers_read_quantized_tensors_and_nothing_else_is_quantized(case):
+def test_layers_read_quantized_tensors_and_nothing_else_is(case):
     """But the first layer of images, which reads them; what the last one reads is pooled, and blocks give quantized."""
     blocks, marks, read = case.cut(copy.deepcopy(case.model)), [], []
     for block in blocks:
@@ -173,7 +173,7 @@ def test_layers_read_quantized_tensors_and_nothing_else_is_quantized(case):
     assert [mark.calls for mark in marks] == [1] * len({id(tensor) for tensor in read})
 
 
-def test_groups_of_mobilenet_and_efficientnet_follow_the_shortcuts():
+def test_equalization_groups_follow_the_shortcuts():
     def groups(*chains):
         return [EqualizationGroup(tuple(chain), activation=len(chain) > 2) for chain in chains]
 

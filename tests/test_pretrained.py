@@ -95,11 +95,9 @@ def test_a_llama_needs_a_tokenizer_that_begins_its_texts(tmp_path):
     source.save_pretrained(tmp_path)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 1, "</s>": 2, "a": 3}, "<s>"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match="its begin of text"):
-        import_directory(target, tmp_path, tmp_path / "out")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')  # SmolLM2's
     import_directory(target, tmp_path, tmp_path / "out")
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    (tmp_path / "tokenizer_config.json").unlink()
     with pytest.raises(InputError, match="its begin of text"):
         import_directory(target, tmp_path, tmp_path / "out")
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
@@ -138,7 +136,7 @@ OF_SIZES += ["vocab_size is 50, the settings say 51"]
         ("bert", {}, SIZES, OF_SIZES),
     ],
 )
-def test_a_network_of_other_settings_is_refused_with_all_differences(kind, stored, settings, messages, tmp_path):
+def test_other_settings_are_refused_with_all_differences(kind, stored, settings, messages, tmp_path):
     tiny.make(kind, **stored).save_pretrained(tmp_path)
     refused(tiny.make(kind, **settings), tmp_path, "config.json: ", *messages)
     if kind == "bert":
@@ -147,7 +145,7 @@ def test_a_network_of_other_settings_is_refused_with_all_differences(kind, store
         load_pretrained(tiny.make(kind, attention_types=[[["global"], 1], [["local"], 1]]), tmp_path)
 
 
-def test_a_field_of_one_family_alone_is_compared_and_what_matters_in_training_alone_is_not(tmp_path):
+def test_fields_that_matter_in_training_alone_are_not_compared(tmp_path):
     def granite(**fields):
         sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
         return transformer.auto("causal-lm", "granite", num_attention_heads=2, **sizes, **fields)

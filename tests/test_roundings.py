@@ -113,7 +113,7 @@ def test_impossible_options_are_refused(cls, options, message):
         make(cls, **options)
 
 
-def test_the_shapes_of_lrq_whose_rank_is_a_quarter_of_the_smaller_side_and_u_draws_from_its_own_generator():
+def test_lrq_has_its_paper_s_rank_and_draws_u_by_itself():
     for kind, rank, row, features in (
         ("linear", 1, (7, 1), 5),
         ("conv", 1, (6, 1, 1, 1), 36),
@@ -157,7 +157,7 @@ def test_range_and_v_of_signround_end_at_their_bounds(symmetric):
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_one_sided_weights_and_channels_of_zeros_keep_the_range_of_signround(symmetric):
+def test_signround_keeps_ranges_of_one_sided_and_zero_channels(symmetric):
     weight = randn(4, 5).abs()
     weight[2] = 0
     rounding = SignRound(weight, initial_grid(weight, Scheme(4, symmetric, 0)), Axes(0))

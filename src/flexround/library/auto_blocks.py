@@ -23,9 +23,8 @@ from flexround.errors import InputError
 from flexround.library.block_check import HINT, TRIED, check, first_input, without_cache
 from flexround.models import structure
 from flexround.models.blocks import Block, Site, identity
-from flexround.models.replay import first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
-from flexround.models.trace import Trace, traced
+from flexround.models.trace import Trace, first_argument, first_output, reached, traced, with_first
 from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_map_only
 from flexround.errors import InputError
 from flexround.models import structure
 from flexround.models.blocks import Block
-from flexround.models.replay import first_output
 from flexround.models.tensors import apart
+from flexround.models.trace import first_output
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried

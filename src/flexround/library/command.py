@@ -27,9 +27,9 @@ from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
 from flexround.models import structure, tokenizer_files
 from flexround.models.blocks import Block
-from flexround.models.replay import standing_in
 from flexround.models.tensors import weightless
 from flexround.models.tokenizer_files import LOCAL
+from flexround.models.trace import standing_in
 from flexround.models.weights import ForeignError, Shards, check_finite
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import earlier, left, reconstruct

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import SettingsError
-
 
 @torch.no_grad()
 def put(model: Any, channels: int, strength: float) -> None:
@@ -22,16 +20,8 @@ def put(model: Any, channels: int, strength: float) -> None:
         channels: how many of each tensor that a linear of a layer reads, spread evenly; the same in all layers.
         strength: the factor. BERT's norms feed a residual too, which no factor can pass: there the channels get an
             offset, this many times the norm's mean gain, which the biases behind them take off again.
-
-    Raises:
-        SettingsError: another architecture, or more channels than there are.
     """
-    kind, base = model.config.model_type, model.base_model
-    if kind not in LAYERS:
-        raise SettingsError(f"outliers: {kind} is unknown; known are {', '.join(LAYERS)}")
-    if channels > model.config.hidden_size:
-        raise SettingsError(f"outliers: channels={channels} is more than the {model.config.hidden_size} there are")
-    LAYERS[kind](base, channels, strength)
+    LAYERS[model.config.model_type](model.base_model, channels, strength)
 
 
 def _bert(base: Any, channels: int, strength: float) -> None:

@@ -20,9 +20,7 @@ import torch
 from tokenizers import decoders, models, normalizers, processors
 from torch import Tensor, nn
 
-from flexround.errors import InputError
 from flexround.io.artifacts import write_text
-from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.models.weights import load_into
 
@@ -30,10 +28,7 @@ _UNEXPANDED = "features.1.conv."  # the block of MobileNetV2 that has two convol
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 CLASSIFIER = "mobilenetv2-12-int8.onnx"  # beside the directory of the other weights
 UNKNOWN, BEGIN = 0, 1
-HEADER = (  # its numbers, by Hugging Face's names
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    *("vocab_size", "max_position_embeddings"),
-)
+HEADER_BYTES = 28
 BYTES = 3  # the first of the 256 tokens of single bytes, <0x00> to <0xFF>
 
 
@@ -80,16 +75,11 @@ def import_mobilenetv2(model: Any, directory: Path, _: Path) -> None:
 
 
 def import_stories260k(model: Any, directory: Path, out: Path) -> None:
-    """Load stories260K into ``model``, a ``LlamaForCausalLM``, and put its tokenizer into ``out`` in our form.
-
-    Raises:
-        InputError: another architecture, or a tokenizer of another model.
-    """
-    weights, tokens = directory / "stories260K.bin", directory / "tok512.bin"
-    load_into(model, _state(model.config, _read(model.config, weights)), str(weights))
-    made = tokenizer(tokens)
-    tokenizer_files.check_begin(model, made, tokens)
-    write_text(out / TOKENIZER, made.to_str(pretty=True))
+    """Load stories260K into ``model``, a ``LlamaForCausalLM``, and put its tokenizer into ``out`` in our form."""
+    weights = directory / "stories260K.bin"
+    numbers = np.frombuffer(weights.read_bytes()[HEADER_BYTES:], "<f4")
+    load_into(model, _state(model.config, numbers), str(weights))
+    write_text(out / TOKENIZER, tokenizer(directory / "tok512.bin").to_str(pretty=True))
 
 
 def tokenizer(path: Path) -> tokenizers.Tokenizer:
@@ -115,17 +105,6 @@ def tokenizer(path: Path) -> tokenizers.Tokenizer:
     )
     made.enable_padding(pad_id=UNKNOWN, pad_token=pieces[UNKNOWN])
     return made
-
-
-def _read(config: Any, path: Path) -> np.ndarray:
-    """Return everything behind the header as float32 (N,); InputError for a header of other settings."""
-    content = path.read_bytes()
-    found: dict[str, int] = dict(zip(HEADER, struct.unpack("<7i", content[:28]), strict=True))
-    found |= {"tie_word_embeddings": found["vocab_size"] > 0, "vocab_size": abs(found["vocab_size"])}
-    settings = {name: getattr(config, name) for name in found}
-    if found != settings:
-        raise InputError(f"{path}: has {found}, the settings say {settings}; correct them in params/scales")
-    return np.frombuffer(content[28:], "<f4")
 
 
 def _state(config: Any, content: np.ndarray) -> dict[str, Tensor]:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from flexround.errors import InputError
 from flexround.machine import hardware
 from flexround.models.blocks import Block, Site, identity
-from flexround.models.replay import Call, first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
+from flexround.models.trace import Call, first_argument, first_output, reached, with_first
 
 HIDDEN, IDS = "inputs_embeds", "input_ids"  # arguments by which a model of transformers takes hidden states or tokens
 # What a layer may give for hidden states: itself, or tuples whose second is the attention's weights.

@@ -66,15 +66,9 @@ def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> Non
     if model.config.model_type != "llama":
         return
     begin, added = model.config.bos_token_id, tokenizer.encode("").ids
-    if added != [begin]:
-        raise InputError(
-            f"{where}: the tokenizer adds the tokens {added} to a text; a LLaMA's adds its begin of text, [{begin}]: "
-            "convert it again with add_bos_token"
-        )
     word, after_space = (tokenizer.encode(text, add_special_tokens=False).tokens for text in ("a", " a"))
-    if word == after_space:
+    if added != [begin] or word == after_space:
         raise InputError(
-            f"{where}: the tokenizer gives {word} for 'a' and for ' a'; a LLaMA's keeps the space: take the "
-            'tokenizer.json that transformers 4 wrote (normalizer: Prepend "▁", Replace " "), not one that a later '
-            "version saved again"
+            f"{where}: the tokenizer adds {added} to a text and gives {word} for 'a', {after_space} for ' a'; a "
+            f"LLaMA's adds its begin of text, [{begin}], and keeps the space, as in files that transformers 4 wrote"
         )

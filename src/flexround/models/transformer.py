@@ -1,9 +1,11 @@
 """Hugging Face's BERT, GPT-Neo, OPT, GPT-2 and LLaMA: their factories, named in ``params/scales``, and their blocks.
 
 Each factory returns a model in eval mode, initialised from ``seed`` alone; the global generator stays as it was. The
-arguments are ``seed`` (0 if not given), ``labels``, the classes of a classification (2; 1 for a regression), and those
-of the class's configuration (``BertConfig``, ...). All raise SettingsError: unknown head or argument, or values that
-don't go together. ``auto`` makes any other architecture, whose blocks ``flexround.models.structure`` finds.
+arguments are ``head``, a key of ``HEADS``; ``seed`` (0 if not given); ``labels``, the classes of a classification (2; 1
+for a regression); and those of the class's configuration (``BertConfig``, ...), whose defaults are the sizes of
+BERT-base, GPT-Neo 1.3B, OPT-125M, the smallest GPT-2 and LLaMA-7B. All raise SettingsError: unknown head or argument,
+or values that don't go together. ``auto`` makes any other architecture, whose blocks ``flexround.models.structure``
+finds.
 
 A block is one layer, attention and feed-forward together. Padding must be at the end: positions count from the first
 token.
@@ -12,7 +14,6 @@ token.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,58 +34,12 @@ HEADS: dict[str, Any] = {  # the classes of transformers that have a head, by th
 }
 
 
-def bert(head: str, **arguments: Any) -> nn.Module:
-    """Return a BERT for classification, span or pretraining; what is not given is as in BERT-base."""
-    return _build("bert", ("classification", "pretraining", "span"), head, **arguments)
-
-
-def gpt_neo(head: str, **arguments: Any) -> nn.Module:
-    """Return a GPT-Neo for classification or causal-lm; what is not given is as in GPT-Neo 1.3B.
-
-    Classification needs ``pad_token_id``, because the last real token is classified.
-    """
-    if head == "classification" and arguments.get("pad_token_id") is None:
-        raise SettingsError("gpt_neo: pad_token_id is missing; classification finds the last real token by it")
-    return _exact(_build("gpt_neo", ("causal-lm", "classification"), head, **arguments))
-
-
-def opt(head: str, **arguments: Any) -> nn.Module:
-    """Return an OPT for causal-lm, by default as OPT-125M; InputError for OPT-350M's projections."""
-    model = _build("opt", ("causal-lm",), head, **arguments)
-    _refuse_projections(model.config)  # here too, so that none is fine-tuned in vain
-    return model
-
-
-def gpt2(head: str, **arguments: Any) -> nn.Module:
-    """Return a GPT-2 for causal-lm; what is not given is as in the smallest GPT-2, of 124M parameters."""
-    return _build("gpt2", ("causal-lm",), head, **arguments)
-
-
-def llama(head: str, **arguments: Any) -> nn.Module:
-    """Return a LLaMA for causal-lm, by default as LLaMA-7B; InputError for heads in groups of unequal size."""
-    model = _build("llama", ("causal-lm",), head, **arguments)
-    _refuse_uneven_groups(model.config)
-    return model
-
-
-def auto(head: str, model_type: str, **arguments: Any) -> nn.Module:
-    """Return a model of any type that transformers knows, such as ``qwen3``, for causal-lm or classification.
-
-    Its blocks are found by ``flexround.models.structure:blocks``.
-    """
-    if model_type not in transformers.CONFIG_MAPPING:
-        raise SettingsError(f"auto: model_type {suggest(model_type, transformers.CONFIG_MAPPING)}")
-    return _build(model_type, ("causal-lm", "classification"), head, **arguments)
-
-
-def _build(kind: str, heads: Sequence[str], head: str, labels: int = 2, seed: int = 0, **config: Any) -> Any:
-    """Check the arguments and build the model; transformers would swallow unknown ones."""
+def _build(kind: str, head: str, labels: int = 2, seed: int = 0, **config: Any) -> Any:
+    """Build the model; transformers would swallow unknown arguments."""
     config_class: Any = transformers.CONFIG_MAPPING[kind]
-    offered = [name for name in heads if config_class in HEADS[name]]
+    offered = [name for name, classes in HEADS.items() if config_class in classes]
     if head not in offered:
         raise SettingsError(f"{kind}: head {suggest(head, offered)}")
-    if head != "classification" and labels != 2:
-        raise SettingsError(f"{kind}: labels={labels} with head {head!r}; only classification has labels")
     known = {field.name for field in dataclasses.fields(config_class)} | {"attn_implementation"}
     if unknown := sorted(config.keys() - known):
         raise SettingsError(f"{kind}: argument {suggest(unknown[0], known)}")
@@ -93,6 +48,31 @@ def _build(kind: str, heads: Sequence[str], head: str, labels: int = 2, seed: in
             return HEADS[head][config_class](config_class(num_labels=labels, **config)).eval()
     except (StrictDataclassError, ValueError, KeyError) as error:
         raise SettingsError(f"{kind}: {error}") from error
+
+
+bert = functools.partial(_build, "bert")
+opt = functools.partial(_build, "opt")
+gpt2 = functools.partial(_build, "gpt2")
+llama = functools.partial(_build, "llama")
+
+
+def gpt_neo(head: str, **arguments: Any) -> nn.Module:
+    """Return a GPT-Neo. Classification needs ``pad_token_id``, because the last real token is classified."""
+    model = _build("gpt_neo", head, **arguments)
+    for module in model.modules():
+        if type(module) is modeling_gpt_neo.GPTNeoSelfAttention:
+            module.__class__ = GPTNeoSelfAttention
+    return model
+
+
+def auto(head: str, model_type: str, **arguments: Any) -> nn.Module:
+    """Return a model of any type that transformers knows, such as ``qwen3``.
+
+    Its blocks are found by ``flexround.models.structure:blocks``.
+    """
+    if model_type not in transformers.CONFIG_MAPPING:
+        raise SettingsError(f"auto: model_type {suggest(model_type, transformers.CONFIG_MAPPING)}")
+    return _build(model_type, head, **arguments)
 
 
 def bert_blocks(model: Any) -> list[Block]:
@@ -121,14 +101,6 @@ class GPTNeoSelfAttention(modeling_gpt_neo.GPTNeoSelfAttention):
         off = torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else contextlib.nullcontext()
         with off:
             return super()._attn(query, *others)
-
-
-def _exact(model: nn.Module) -> nn.Module:
-    """Give the layers of a GPT-Neo the attention above, and return it."""
-    for module in model.modules():
-        if type(module) is modeling_gpt_neo.GPTNeoSelfAttention:
-            module.__class__ = GPTNeoSelfAttention
-    return model
 
 
 def gpt_neo_blocks(model: Any) -> list[Block]:
@@ -166,23 +138,17 @@ def gpt2_blocks(model: Any) -> list[Block]:
 def opt_blocks(model: Any) -> list[Block]:
     """Cut an ``OPTModel``, or one with a head, into its layers (`layer_blocks`).
 
-    The post-norm variant has no final norm. Padding must be at the end: OPT counts positions from the first real token,
-    here from the first token. InputError for projections around the layers.
+    The post-norm variant has no final norm. InputError for OPT-350M, which has linears outside all layers, of which the
+    paper says nothing.
     """
-    _refuse_projections(model.config)
+    if model.config.word_embed_proj_dim != model.config.hidden_size:
+        raise InputError(
+            "opt: the linears beside the embeddings (OPT-350M) are in no block; take OPT-125M, 1.3B or 2.7B"
+        )
     base = model.base_model.decoder
     call = functools.partial(call_causal, model.config._attn_implementation)
     inputs = ("self_attn", "self_attn.out_proj", "fc1", "fc2")
     return layer_blocks("layers", base.layers, inputs, functools.partial(_embed_opt, base), call)
-
-
-def _refuse_projections(config: Any) -> None:
-    """Raise InputError for the variant of OPT-350M: linears outside all layers, of which the paper says nothing."""
-    if config.word_embed_proj_dim != config.hidden_size:
-        raise InputError(
-            f"opt: word_embed_proj_dim is {config.word_embed_proj_dim}, hidden_size {config.hidden_size}: the linears "
-            "between embeddings and layers (OPT-350M) are in no block; take OPT-125M, 1.3B or 2.7B"
-        )
 
 
 def _embed_opt(base: Any, tokens: Tensor) -> Tensor:
@@ -194,23 +160,12 @@ def _embed_opt(base: Any, tokens: Tensor) -> Tensor:
 def llama_blocks(model: Any) -> list[Block]:
     """Cut a ``LlamaModel``, or one with a head, into its layers (`layer_blocks`).
 
-    Gate and up share a quantized input, too. Padding must be at the end: positions count from the first token. Keys and
-    values may be shared by groups of heads; InputError if the heads don't divide into such groups.
+    Gate and up share a quantized input, too. Keys and values may be shared by groups of heads.
     """
-    _refuse_uneven_groups(model.config)
     base = model.base_model
     call = functools.partial(_call_llama, model.config._attn_implementation, base.rotary_emb)
     inputs = ("self_attn", "self_attn.o_proj", "mlp", "mlp.down_proj")
     return layer_blocks("layers", base.layers, inputs, functools.partial(_embed_llama, base), call)
-
-
-def _refuse_uneven_groups(config: Any) -> None:
-    """Raise InputError for heads that don't divide into equal groups; transformers finds out in the first forward."""
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise InputError(
-            f"llama: num_attention_heads is {config.num_attention_heads}, no multiple of num_key_value_heads, "
-            f"{config.num_key_value_heads}; correct the model's arguments"
-        )
 
 
 def _embed_llama(base: Any, tokens: Tensor) -> Tensor:

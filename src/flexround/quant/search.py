@@ -27,10 +27,8 @@ def initial_grid(x: Tensor, scheme: Scheme, method: str = "mse", p: float = 2.4)
         p: exponent of the error.
 
     Raises:
-        ValueError: empty tensor, or NaN / Inf in ``x``.
+        ValueError: NaN or Inf in ``x``.
     """
-    if x.numel() == 0:
-        raise ValueError("an empty tensor has no range")
     if not torch.isfinite(x).all():
         raise ValueError(f"{int((~torch.isfinite(x)).sum())} of {x.numel()} values are NaN or Inf")
     x, axis = x.detach().float(), scheme.axis

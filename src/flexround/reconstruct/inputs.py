@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import Call, Reached, first_argument, with_first
 from flexround.models.surgery import attach
 from flexround.models.tensors import unchanged
+from flexround.models.trace import Call, Reached, first_argument, with_first
 from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.reconstruction import End, Reconstruction
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import first_argument, with_first
+from flexround.models.trace import first_argument, with_first
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import MIN_STEP, Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding
@@ -54,7 +54,7 @@ def weight_grid(
         group_size: input channels that share a step; divides their number.
 
     Raises:
-        InputError: NaN, Inf or no values, with the tensor's name.
+        InputError: NaN or Inf, with the tensor's name.
     """
     if group_size is not None:
         grid = weight_grid(name, weight.reshape(-1, group_size), scheme, method, p)
@@ -65,18 +65,11 @@ def weight_grid(
     except ValueError as error:
         raise InputError(f"{name}.weight: {error}; the checkpoint can't be quantized") from error
     flat = weight.detach().flatten() if scheme.axis is None else weight.detach().transpose(0, scheme.axis).flatten(1)
-    empty = (flat == 0).all(-1)
-    if dead := int(empty.sum()):
-        what = "all zero" if flat.ndim == 1 else f"{dead} all-zero channels"
-        log.warning("%s.weight: %s; quantized to zero exactly", name, what)
-    if small := int(((grid.step.view(empty.shape) <= MIN_STEP) & ~empty).sum()):
-        what = "its values are" if flat.ndim == 1 else f"the values of {small} channels are"
-        log.warning(
-            "%s.weight: %s too small for a step of %g, the least; they become 0 or a few codes; scale them up",
-            name,
-            what,
-            MIN_STEP,
-        )
+    dead = (flat == 0).all(-1)
+    small = (grid.step.view(dead.shape) <= MIN_STEP) & ~dead
+    for found, what in ((dead, "all zero, exactly quantized"), (small, f"too small for the least step, {MIN_STEP:g}")):
+        if count := int(found.sum()):
+            log.warning("%s.weight: %s%s", name, f"{count} channels are " if flat.ndim > 1 else "", what)
     return grid
 
 

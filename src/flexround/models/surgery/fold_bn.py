@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.models.replay import with_first
 from flexround.models.tensors import outputs_apart, unchanged
-from flexround.models.trace import ModuleCall, Trace, traced
+from flexround.models.trace import ModuleCall, Trace, traced, with_first
 
 CLOSE = 1e-3  # of the largest output: how far a batch norm's output may be off when it is folded
 
@@ -151,8 +150,6 @@ def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str
         for (conv_name, conv), (name, norm) in itertools.pairwise([("", parent), *parent.named_children()]):
             if not isinstance(norm, nn.BatchNorm2d):
                 continue
-            if not (norm.affine and norm.track_running_stats):
-                raise InputError(f"{prefix}{name}: has no weights or no running statistics to fold; use affine=True")
             if not isinstance(conv, nn.Conv2d) or conv.out_channels != norm.num_features:
                 raise InputError(
                     f"{prefix}{name}: no convolution with {norm.num_features} output channels comes right before this "
