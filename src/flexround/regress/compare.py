@@ -7,8 +7,8 @@ from typing import NamedTuple
 from flexround.errors import InputError
 from flexround.results import typed_csv
 from flexround.results.cells import Cell
-from flexround.results.contests import EXACT
 from flexround.results.grid import Entry
+from flexround.results.paired import EXACT
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import number
 from flexround.results.typed_csv import Printed

@@ -9,8 +9,8 @@ and sd itself is known from few runs.
 import math
 from typing import NamedTuple
 
-from flexround.results.contests import EXACT
 from flexround.results.grid import Entry
+from flexround.results.paired import EXACT
 from flexround.results.paper_numbers import Key
 
 SDS = 4.0

@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from scipy import stats
 
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import budget_key
-from flexround.results.contests import Lead, between
+from flexround.results.paired import Lead, adjusted, between
 from flexround.results.render.overview import family_of
 from flexround.results.table_csv import write
 from flexround.results.typed_csv import Printed
@@ -65,8 +64,8 @@ def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
         InputError: methods evaluated on different numbers of examples.
     """
     compared = [_leads(contest) for contest in found]
-    adjusted = iter(stats.false_discovery_control([lead.sure.p_value for leads in compared for lead in leads]))
-    decided = [[(lead, lead.decided(next(adjusted))) for lead in leads] for leads in compared]
+    p_values = iter(adjusted([lead.sure.p_value for leads in compared for lead in leads]))  # type: ignore[misc]
+    decided = [[(lead, lead.decided(next(p_values))) for lead in leads] for leads in compared]
     return [
         {method: _outcome(cell, pairs) for method, cell in contest.items()}
         for contest, pairs in zip(found, decided, strict=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from flexround import metrics
 from flexround.results.cells import Cell
-from flexround.results.contests import EXACT, Lead, leads
 from flexround.results.grid import Entry
+from flexround.results.paired import EXACT, Lead, leads
 from flexround.results.paper_numbers import DECIMALS, SETTING, Key
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -26,7 +26,7 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
     """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
 
     Raises:
-        InputError: rivals that can't be compared, see :func:`flexround.results.contests.leads`.
+        InputError: rivals that can't be compared, see :func:`flexround.results.paired.leads`.
     """
     cells = list(cells)
     by_key = leads(cells)

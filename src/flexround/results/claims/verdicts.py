@@ -11,15 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from scipy import stats
-
 from flexround import metrics
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.results import typed_csv
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
-from flexround.results.contests import EXACT, Lead, between
-from flexround.results.paired import LEVEL
+from flexround.results.paired import EXACT, Lead, adjusted, between, decided
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
 from flexround.results.typed_csv import Printed
@@ -133,11 +130,9 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
 
     Margin and noise are in one unit. The p-value, of "both are equally good", tells nothing of a claim with a bound.
     """
-    room = claim.room(margin, metric)
-    bounded = bool(claim.within or claim.similar)
-    if round(abs(room) - noise, EXACT) <= 0 or not (bounded or p_value is None or p_value < LEVEL):
-        return NOISE
-    return HOLDS if room > 0 else FAILS
+    bounded = claim.within or claim.similar
+    side = decided(claim.room(margin, metric), noise, None if bounded else p_value)
+    return HOLDS if side > 0 else FAILS if side < 0 else NOISE
 
 
 def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds: Claims) -> str:
@@ -157,8 +152,7 @@ def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[di
     """
     found = [dict(line) for line in lines]
     tested = [line for line in found if line.get("p_value")]
-    adjusted = stats.false_discovery_control([float(line["p_value"]) for line in tested])
-    for line, p in zip(tested, adjusted, strict=True):
+    for line, p in zip(tested, adjusted([float(line["p_value"]) for line in tested]), strict=True):
         line |= {"p_adjusted": number(p, P_DECIMALS), "outcome": _outcome(line, p, bounds)}
     return [{name: line[name] for name in line if name != "apart"} for line in found]
 
@@ -169,9 +163,8 @@ def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
     It is equal to the second one if ``paired.Difference.apart`` lies within the bound: two one-sided tests at 2.5 %.
     Else this end of the interval, rounded up, says how far apart the two may be.
     """
-    margin, noise = float(line["margin"]), float(line["noise"] or math.inf)
-    if p < LEVEL and abs(margin) > noise:
-        return BETTER if margin > 0 else WORSE
+    if side := decided(float(line["margin"]), float(line["noise"] or math.inf), p):
+        return BETTER if side > 0 else WORSE
     relative = metrics.of(line["metric"]).relative
     limit, unit = (bounds.equal_percent, "%") if relative else (bounds.equal_points, "points")
     apart = float(line["apart"])
