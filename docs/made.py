@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import flexround
-from flexround.results import paper_numbers, published_results, ranking, typed_csv
+from flexround.results import frames, paper_numbers, published_results, ranking
 from flexround.results.render import markdown, table_page, words
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
@@ -58,7 +58,7 @@ def ranked() -> dict[str, str]:
     for path in sorted((PARAMS / "scales").glob("*.yaml")):
         scale = load_params(path.stem).scale
         file = published_results.DIRECTORY / published_results.published_name(scale, "ranking.csv")
-        lines = [line for line in typed_csv.load_made(ROOT / file, ranking.Line) if line.scale == scale.name]
+        lines = [line for line in frames.load(ROOT / file, ranking.Line) if line.scale == scale.name]
         rows = [[line.group, markdown.escape(line.method), *map(str, line[3:-1])] for line in lines]
         if rows:
             parts.append(

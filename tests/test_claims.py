@@ -33,7 +33,7 @@ from visible_text import offline, visible
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
 from flexround.jobs.tables import budgets
-from flexround.results import cells, paper_numbers, typed_csv
+from flexround.results import cells, frames, paper_numbers
 from flexround.results.cells import Scope
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE
@@ -45,7 +45,7 @@ from flexround.settings.validation import validate
 PAIR = ("strong", "weak")
 N18 = "ResNet-18"
 SPEC = validation.load(specs.Claims, PARAMS / "claims.yaml")
-MISTAKES = typed_csv.read(errata.text(True), errata.Erratum, "errata")
+MISTAKES = frames.load(errata.FILE, errata.Erratum)
 BOUNDS = specs.Claims(claims={}, equal_points=0.5, equal_percent=1)
 
 
@@ -55,7 +55,7 @@ def claim(pairs: object = (PAIR,), **changes: object) -> specs.Claim:
 
 
 def _lines(comparisons: list[verdicts.Comparison], spent: Mapping[str, int] = {}) -> list[dict[str, str]]:
-    return list(csv.DictReader(verdicts.to_csv(comparisons, spent, SPEC).splitlines()))
+    return list(csv.DictReader(frames.text(verdicts.judged(comparisons, spent, SPEC)).splitlines()))
 
 
 def judged(root: Path, one: specs.Claim, seeds: int = 1, **spent: int) -> list[dict[str, str]]:
@@ -264,11 +264,12 @@ def test_figure_7_has_sizes_that_the_paper_lacks() -> None:
 def test_errata_are_those_published_of_printed_numbers_and_include_the_marks_of_the_tables() -> None:
     assert errata.text(True) == reference("errata.csv")
     printed = paper_numbers.load()
-    assert {erratum.key: erratum.value for erratum in MISTAKES}.items() <= printed.items()
+    keys = [paper_numbers.Key(*erratum[1:8]) for erratum in MISTAKES]
+    assert [printed[key] for key in keys] == [float(erratum.value) for erratum in MISTAKES]
     marked = [(table.number, note) for table in OF_RUNS.values() for note in table.errata]
     assert marked, "tables 20 and 21"
     for number, note in marked:
-        columns = {erratum.key.column for erratum in MISTAKES if erratum.key[:2] == (number, note.row)}
+        columns = {erratum.column for erratum in MISTAKES if erratum[1:3] == (number, note.row)}
         assert columns & {note.column} if note.column else columns, (number, note)
 
 

@@ -1,6 +1,7 @@
 """The document of all tables; the tables, figures and counts of the README and of docs/results.md."""
 
 import csv
+import io
 import os
 import re
 import shutil
@@ -14,11 +15,10 @@ from scipy.stats import false_discovery_control
 from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
-from flexround.results import cells, grid, ranking, sample_sizes, table_csv, typed_csv
+from flexround.results import cells, frames, grid, ranking, sample_sizes, table_csv
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE
 from flexround.results.render import document, figure_style, latex, leads, overview, terminal
-from flexround.results.table_csv import write
 from flexround.settings import validation
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
@@ -40,7 +40,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mini.mkdir(parents=True)
     for number, text in texts.items():
         (mini / f"table{number}.csv").write_text(text)
-        (mini / f"table{number}.tex").write_text(latex.render(grid.read(text), PLAN.params.tables[number], PLAN.scale))
+        (mini / f"table{number}.tex").write_text(
+            latex.render(grid.load(io.StringIO(text)), PLAN.params.tables[number], PLAN.scale)
+        )
     drawn = figure_style.new_figure(2, 1, "dot", "mini")
     figure_style.save(drawn, mini / "figure3.pdf", mini / "figure3.png")
     return root
@@ -134,7 +136,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     ) in readme
     assert f"makes {len(real)} comparisons of FlexRound with AdaRound" in results
     assert f"corrected for all {sum(asked.values())} comparisons that the claims make there" in results
-    alone = false_discovery_control([line.p_value for line in real])
+    alone = false_discovery_control([float(line.p_value) for line in real])
     worse = [(line, p < 0.05) for line, p in zip(real, alone, strict=True) if line.outcome == "worse"]
     assert len(worse) == 4
     assert [(line.place, line.bits) for line, decided in worse if not decided] == [
@@ -147,7 +149,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
         f"in {found.count('holds')} of its {len(found)} comparisons with AdaRound there (tables 5, 23 and 24)"
         in results
     )
-    ranked = typed_csv.load_made(REFERENCE / "ranking.csv", ranking.Line)
+    ranked = frames.load(REFERENCE / "ranking.csv", ranking.Line)
     ours, other = (next(each for each in ranked if each.method == name) for name in ("FlexRound", "AdaRound"))
     assert (
         f"[Of {ours.cells} cells](../results/reference/ranking.csv) it leads in {ours.leads} after correction for all "
@@ -160,14 +162,14 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     assert f"equal or undecided in {len(bounds)} of {len(images)} cells of [real1]" in results
     assert f"there at most {max(bounds)} points apart" in results
     assert [line.outcome for line in images if line.outcome not in level] == [WORSE]
-    shown = grid.read((REFERENCE / "real5.csv").read_text()).entries
-    value = {entry.recipe: f"{entry.value:.1f}" for entry in shown}
+    shown = grid.load(REFERENCE / "real5.csv").entries
+    value = {entry.recipe: f"{float(entry.value):.1f}" for entry in shown}
     assert (
         f"recognises {value['b-flexround-w4-tensor']} % of 1,000 photographs with FlexRound. AdaRound reaches "
         f"{value['b-adaround-w4-tensor']}, RTN {value['b-rtn-w4-tensor']}, full precision {value['full-precision']} "
     ) in readme
-    shown = grid.read((REFERENCE / "real7.csv").read_text()).entries
-    value = {entry.recipe: f"{entry.value:.2f}" for entry in shown if entry.metric == "perplexity"}
+    shown = grid.load(REFERENCE / "real7.csv").entries
+    value = {entry.recipe: f"{float(entry.value):.2f}" for entry in shown if entry.metric == "perplexity"}
     ours, other, rtn, full = (value[name] for name in ("b-flexround-w4", "b-adaround-w4", "b-rtn-w4", "full-precision"))
     sentence = f"perplexity {ours} with FlexRound, {other} with AdaRound, {rtn} with RTN and {full} unquantized "
     assert f"SmolLM2-135M at W4 has {sentence}" in readme
@@ -183,11 +185,11 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
         scope = cells.Scope("real", params.recipes.recipes, 3 if number in (1, 2, 4) else 1, tmp_path)
         places[table.place] = verdicts.Place(cells.collect(table, scope), {})
         if number != 3 and (REFERENCE / f"{table.name}.csv").exists():
-            text = table_csv.to_csv(places[table.place].cells, {}, table, params.scale)
+            text = frames.text(table_csv.of_cells(places[table.place].cells, {}, table, params.scale))
             assert text == (REFERENCE / f"{table.name}.csv").read_text()
             (tmp_path / f"real/{table.name}.csv").write_text(text)
     claims = validation.load(specs.Claims, params.scale.claims_file)
-    text = verdicts.to_csv(verdicts.compare(claims.claims, places), {}, claims)
+    text = frames.text(verdicts.judged(verdicts.compare(claims.claims, places), {}, claims))
     texts = (text, (REFERENCE / "real-claims.csv").read_text())
     others = ("real 3", "real 8", "real 9")  # the latter two are not computed yet
     made, published = (
@@ -203,7 +205,7 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():
-    found = grid.read((ROOT / "results/reference/table3.csv").read_text())
+    found = grid.load(ROOT / "results/reference/table3.csv")
     printed = terminal.render(found, PLAN.params.tables[3], PLAN.scale)
     shown = re.search(r"move digits\):\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())[1]
     lines = [line.strip() for line in shown.splitlines()]
@@ -257,7 +259,7 @@ def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn
 
 def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
     lines = ({"table": 3, "row": row, "group": 1, "best": 0, "delta": d} for row, d in enumerate(("0.10", "-9.00"), 1))
-    made = grid.read(write(lines))
+    made = grid.of(frames.made(lines, grid.Entry._fields))
     comparable = PLAN.scale.model_copy(update={"comparable": True})
     text = stage.status_table([overview.Standing(PLAN.params.tables[3], made)], comparable)
     assert "| FlexRound best | farthest from the paper |" in text
@@ -274,11 +276,11 @@ def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it
     with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
         shown()
     lines = [line | {"best": 0} for line in csv.DictReader((REFERENCE / "real1.csv").read_text().splitlines())]
-    (tmp_path / "real1.csv").write_text(write(lines))
+    (tmp_path / "real1.csv").write_text(frames.text(frames.made(lines, lines[0])))
     assert "No value is the best of its column" in shown()
     assert "![" not in page.read_text()
     figure.write_bytes(b"figure")
-    (tmp_path / "real1.csv").write_text(write([*lines[:-1], lines[-1] | {"best": 1}]))
+    (tmp_path / "real1.csv").write_text(frames.text(frames.made([*lines[:-1], lines[-1] | {"best": 1}], lines[0])))
     assert "Bold: best of its column" in shown()
     assert page.read_text().count(f"**{lines[-1]['value']}** |") == 1
     assert "![Accuracy against bits](bits.png)" in page.read_text()

@@ -12,11 +12,10 @@ from table_runs import SPECS, hits, loaded
 
 from flexround.errors import InputError
 from flexround.regress import checked_runs, compare, tolerances
-from flexround.regress.compare import Number
-from flexround.results import cells, paper_numbers, published_results, table_csv
+from flexround.results import cells, frames, paper_numbers, published_results, table_csv
 from flexround.results.cells import Scope
+from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
-from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run, quantized_dir
 from flexround.settings.plan import Plan
 from flexround.tools import reference, regress
@@ -34,11 +33,14 @@ def settings_read_once(monkeypatch):
 
 
 def number(value, n_examples=1000):
-    return Number(Printed(value) if value else None, n_examples, RUN)
+    """Return a cell of table 12."""
+    facts = KEY._asdict() | vars(RUN) | {"group": 1, "best": 0, "value": value, "n_examples": str(n_examples)}
+    (made,) = frames.lines(frames.made([facts], Entry._fields), Entry)
+    return made
 
 
 def moved(found, tolerance=0.5, reference="70.00"):
-    return compare.moved({KEY: found}, {KEY: number(reference)}, {KEY: tolerance})
+    return compare.moved([found], [number(reference)], {KEY: tolerance})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_cell_that_moves_in_either_direction_is_reported_with_its_manifest(val
     manifest = "results/mini/quantized/squad/bert-base/q-adaround-w8a8/seed0/manifest.json"
     assert found == ([f"{cell}: {reason}; {manifest}"] if reason else [])
     with pytest.raises(InputError, match=r"lacks number or tolerance of 1 cells.*Q \+ AdaRound"):
-        compare.moved({KEY: number(value)}, {}, {})
+        compare.moved([number(value)], [], {})
 
 
 # tolerances
@@ -68,10 +70,10 @@ def test_a_cell_that_moves_in_either_direction_is_reported_with_its_manifest(val
     [
         ({}, True, 1.4, "test set"),
         ({}, False, 0.3, "pair with its rival"),
-        ({"lead_stderr": None}, False, 0.1, "pair with its rival"),
-        ({"lead_stderr": 1.5}, False, 1.4, "pair with its rival"),
-        ({"n_seeds": 3}, True, 2.0, "own 3 seeds"),
-        ({"n_examples": None}, True, 0.0, "setting"),
+        ({"lead_stderr": ""}, False, 0.1, "pair with its rival"),
+        ({"lead_stderr": "1.50"}, False, 1.4, "pair with its rival"),
+        ({"n_seeds": "3"}, True, 2.0, "own 3 seeds"),
+        ({"n_examples": ""}, True, 0.0, "setting"),
     ],
 )
 def test_a_new_cell_gets_a_tolerance(entry, changes, trained, sd, source):
@@ -83,9 +85,8 @@ def test_a_new_cell_gets_a_tolerance(entry, changes, trained, sd, source):
 @pytest.fixture
 def entry(tmp_path):
     squad(tmp_path)
-    return compare.read_entries(tmp_path / "mini/table12.csv")[1]._replace(
-        n_seeds=1, spread=4.0, stderr=1.4, lead_stderr=0.3
-    )
+    made = frames.load(tmp_path / "mini/table12.csv", Entry)[1]
+    return made._replace(n_seeds="1", spread="4.00", stderr="1.40", lead_stderr="0.30")
 
 
 def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):
@@ -98,7 +99,7 @@ def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):
                     right = dict.fromkeys(("f1", "em"), hits(count + 10 * seed))
                     table_runs.write_arrays(root, run, right, "predictions", stderr=dict.fromkeys(right, 1.4))
     found = cells.collect(SPECS["table12"], Scope(scale, MINI.recipes.recipes, shown, root))
-    text = table_csv.to_csv(found, paper_numbers.load(), SPECS["table12"], table_runs.scale())
+    text = frames.text(table_csv.of_cells(found, paper_numbers.load(), SPECS["table12"], table_runs.scale()))
     (root / scale / "table12.csv").write_text(text)
 
 

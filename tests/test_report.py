@@ -1,5 +1,6 @@
 """The report: one page that holds every table, its figures and where each cell comes from."""
 
+import io
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ from table_runs import OF_RUNS, hits, loaded, scale, write_arrays, write_run
 from visible_text import offline, parsed, visible
 
 from flexround.errors import SettingsError
-from flexround.results import cells, grid, published_results, table_csv, typed_csv
+from flexround.results import cells, frames, grid, published_results, table_csv
 from flexround.results.cells import Scope
 from flexround.results.claims import verdicts
 from flexround.results.paper_numbers import DECIMALS
@@ -114,7 +115,8 @@ def test_provenance_holds_what_is_recorded(root):
 def test_a_cell_names_the_seeds_it_is_the_median_of(tmp_path):
     lines = ({"table": 1, "row": 1, "group": 1, "best": 0, "n_seeds": n, "scale": "mini"} for n in (2, 0))
     rest = {"task": "t", "checkpoint": "c", "recipe": "r"}
-    two, none = typed_csv.read(table_csv.write(line | rest for line in lines), grid.Entry, "CSV")
+    made = frames.made((line | rest for line in lines), grid.Entry._fields)
+    two, none = frames.lines(made, grid.Entry)
     for seed in (10, 0, 2):
         write(tmp_path / layout.evaluated_dir(Run("mini", "t", "c", "r", seed)) / "metrics.json", {})
     assert [run.seed for run in origins.evaluated(two, tmp_path)] == [0, 2]
@@ -154,7 +156,7 @@ def standing(number: int, *, best: int = 0, **counts: int) -> overview.Standing:
     facts = {"table": number, "row": 1, "group": 1, "best": 0, "scale": "mini", "method": "FlexRound"}
     states = [status for status, count in counts.items() for _ in range(count)]
     lines = [facts | {"status": status, "metric": f"m{i}", "best": int(i < best)} for i, status in enumerate(states)]
-    return overview.Standing(PLAN.params.tables[number], grid.read(table_csv.write(lines)))
+    return overview.Standing(PLAN.params.tables[number], grid.of(frames.made(lines, grid.Entry._fields)))
 
 
 @pytest.mark.parametrize(
@@ -329,11 +331,11 @@ def test_each_question_set_shows_its_own_seeds(tmp_path):
             scores = {metric: hits(count + 4 * seed) for metric, count in of.items()}
             write_arrays(tmp_path / "results", Run("mini", *network, recipe, seed), scores, seconds=1.0)
     found = cells.collect(table, Scope("mini", PLAN.params.recipes.recipes, 2, tmp_path / "results"))
-    text = table_csv.to_csv(found, {}, table, scale())
-    made, of_an_own_file = grid.read(text), grid.read(text.replace(recipe, "q-own-w8a8"))
+    text = frames.text(table_csv.of_cells(found, {}, table, scale()))
+    made, of_an_own_file = grid.load(io.StringIO(text)), grid.load(io.StringIO(text.replace(recipe, "q-own-w8a8")))
     assert not pictures.of_seeds([overview.Standing(table, of_an_own_file)], {}, tmp_path, pictures.Sheets([])).pictures
     (spread,) = pictures.of_seeds([overview.Standing(table, made)], {}, tmp_path, pictures.Sheets([])).pictures
-    medians = [f"{entry.value:.2f}" for entry in made.entries if entry.n_seeds]
+    medians = [entry.value for entry in made.entries if entry.n_seeds]
     assert len(set(medians)) == len(medians) > 7
     assert [str(row[1]) for row in spread.rows] == medians
 

@@ -21,7 +21,7 @@ from stage_calls import exit_code
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.results import table_csv
+from flexround.results import frames
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -263,11 +263,11 @@ def test_every_number_of_a_table_is_verified(published, monkeypatch, changed):
     if path.suffix != ".csv":
         path.write_text(re.sub(r"(\d\d)\.\d", r"\1.0", text))
     elif changed == "row":
-        path.write_text(table_csv.write(line for line in lines if line["row"] != lines[-1]["row"]))
+        path.write_text(frames.text(frames.made((line for line in lines if line["row"] != lines[-1]["row"]), lines[0])))
     else:
         line = next(line for line in lines if line[changed])
         line[changed] = "1" if line[changed] != "1" else "0"
-        path.write_text(table_csv.write(lines))
+        path.write_text(frames.text(frames.made(lines, lines[0])))
     try:
         assert path in [place for place, _ in verify.untrue(results, params)]
     finally:

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import re
 import shutil
 import subprocess
@@ -32,7 +33,7 @@ SCORES = Q_W8A8 | {"b-adaround-w4": hits(800), "b-flexround-w4": hits(850)}
 
 def rendered(text: str, table: Table = TABLE, comparable: bool = False) -> tuple[str, str, str]:
     """Return a table in LaTeX, in HTML and for a terminal."""
-    made = grid.read(text)
+    made = grid.load(io.StringIO(text))
     return tuple(writer.render(made, table, scale(comparable)) for writer in (latex, html, terminal))
 
 
@@ -95,7 +96,7 @@ def test_a_spec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="5 in the CSV"):
         rendered(text, TABLE.model_copy(update={"groups": TABLE.groups[:1]}))
     with pytest.raises(InputError, match="made by another version; make it again"):
-        grid.read("a,b\n1,2\n")
+        grid.load(io.StringIO("a,b\n1,2\n"))
     for wrong in ({"row": 6}, {"row": 3, "column": "Net_19"}):
         with pytest.raises(SettingsError, match=f"errata: no row {wrong['row']}"):
             validate(Table, TABLE.model_dump() | {"errata": [wrong | {"text": "Wrong."}]}, "table99.yaml")
@@ -205,7 +206,7 @@ def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_check
     others = [line for line in lines if line["checkpoint"] != "resnet18-brecq"]
     assert {(line["status"], line["value"], line["n_seeds"]) for line in others} == {("not run", "", "0")}
     assert {line["status"] for line in lines if line not in others} == {"computed", "missing"}
-    read = grid.read(text)
+    read = grid.load(io.StringIO(text))
     assert sorted(path.name for path in made.glob("*.*")) == ["table2.csv", "table2.html", "table2.tex"]
     assert (made / "table2.tex").read_text() == latex.render(read, table, plan.scale)
     assert (made / "table2.html").read_text() == html.render(read, table, plan.scale)

@@ -22,11 +22,22 @@ MARGIN = 1.25  # of what another kind of CPU moved
 class Tolerance(NamedTuple):
     """A line of the tolerances of a reference: standard deviation and tolerance of a cell, and where they are from."""
 
-    key: Key
-    n_seeds: int | None
+    table: int
+    row: int
+    section: str
+    method: str
+    bits: str
+    column: str
+    metric: str
+    n_seeds: str
     sd: float  # in the unit of the cell
     tolerance: float
     source: str
+
+    @property
+    def key(self) -> Key:
+        """The identity of the cell."""
+        return Key(self.table, self.row, self.section, self.method, self.bits, self.column, self.metric)
 
 
 def of_new(entry: Entry, trained: bool) -> Tolerance:
@@ -36,21 +47,21 @@ def of_new(entry: Entry, trained: bool) -> Tolerance:
     the standard error of the difference to the cell's rival, which shares the test set and the weights.
     """
     if not entry.n_examples:
-        return Tolerance(entry.key, None, 0.0, 0.0, "setting")
-    step = max(100.0 / entry.n_examples, DIGIT) if entry.higher_is_better else DIGIT
-    sd, source = max(entry.stderr or 0.0, step), "test set"
-    if (entry.n_seeds or 0) >= SEEDS:
-        sd, source = (entry.spread or 0.0) / 2, f"own {entry.n_seeds} seeds"
+        return Tolerance(*entry.key, "", 0.0, 0.0, "setting")
+    step = max(100.0 / int(entry.n_examples), DIGIT) if entry.higher_is_better == "1" else DIGIT
+    sd, source = max(float(entry.stderr or 0), step), "test set"
+    if int(entry.n_seeds or 0) >= SEEDS:
+        sd, source = float(entry.spread or 0) / 2, f"own {entry.n_seeds} seeds"
     elif not trained:
-        sd, source = min(sd, max(entry.lead_stderr or 0.0, step)), "pair with its rival"
-    return Tolerance(entry.key, entry.n_seeds, sd, rounded_up(max(SDS * math.sqrt(2) * sd, step)), source)
+        sd, source = min(sd, max(float(entry.lead_stderr or 0), step)), "pair with its rival"
+    return Tolerance(*entry.key, entry.n_seeds, sd, rounded_up(max(SDS * math.sqrt(2) * sd, step)), source)
 
 
-def widened(line: Tolerance, here: float | None, there: float | None) -> Tolerance:
+def widened(line: Tolerance, here: str, there: str) -> Tolerance:
     """Return a tolerance of at least 1.25 x the difference that another kind of CPU makes."""
-    if here is None or there is None or round(abs(here - there), EXACT) <= line.tolerance:
+    if not here or not there or round(abs(float(here) - float(there)), EXACT) <= line.tolerance:
         return line
-    return line._replace(tolerance=rounded_up(MARGIN * abs(here - there)), source="another kind of CPU")
+    return line._replace(tolerance=rounded_up(MARGIN * abs(float(here) - float(there))), source="another kind of CPU")
 
 
 def rounded_up(limit: float) -> float:

@@ -1,12 +1,12 @@
-"""A table as CSV: one line per cell, in the paper's order; LaTeX, HTML and the terminal are made from it alone."""
+"""A table as a DataFrame: one line per cell, in the paper's order; CSV, LaTeX, HTML and the terminal show it."""
 
-import csv
-import io
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import pandas as pd
+
 from flexround import metrics
+from flexround.results import frames
 from flexround.results.cells import Cell
 from flexround.results.grid import Entry
 from flexround.results.paired import EXACT, Lead, leads
@@ -19,28 +19,33 @@ NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
 SMALLEST_PLAIN = 1e-2  # of a setting: the paper writes smaller ones as 5e-3
-FORMULA = re.compile(r"[=+@]|-[^-.\d]")
 
 
-def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
-    """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
+def of_cells(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> pd.DataFrame:
+    """Return a table of cells, with fixed columns and decimals, and nothing that depends on the clock.
 
     Raises:
         InputError: rivals that can't be compared, see :func:`flexround.results.paired.leads`.
     """
     cells = list(cells)
     by_key = leads(cells)
-    return write(
+    lines = (
         _identity(cell)
         | _measured(cell)
         | _comparison(cell, numbers.get(cell.key), table, scale.comparable)
         | _significance(by_key.get(cell.key))
         for cell in cells
     )
+    return frames.made(lines, COLUMNS)
 
 
-def settings_csv(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
-    """Return the CSV of a table of settings, in the same columns; nothing is run, ``values`` are those of its cells.
+def measured(cells: Iterable[Cell]) -> pd.DataFrame:
+    """Return a table of cells that are compared neither with the paper nor with each other."""
+    return frames.made((_identity(cell) | _measured(cell) | {"best": 0} for cell in cells), COLUMNS)
+
+
+def of_settings(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> pd.DataFrame:
+    """Return a table of settings, in the same columns; nothing is run, ``values`` are those of its cells.
 
     Rows are numbered by section and method; task and checkpoint are the first of those that share a value.
     """
@@ -65,25 +70,7 @@ def settings_csv(values: Sequence[float], numbers: Mapping[Key, float], table: T
             "best": 0,
         }
         lines.append(key._asdict() | facts)
-    return write(lines)
-
-
-def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = COLUMNS) -> str:
-    """Return lines as CSV, by default with the columns that every table has; what a line leaves out is empty.
-
-    What a spreadsheet would compute, of all that users may write only a name, gets an apostrophe in front.
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _plain(value) for key, value in entry.items()} for entry in entries)
-    return text.getvalue()
-
-
-def _plain(value: str | int) -> str:
-    """Return a cell as a text of one line that is never a formula."""
-    text = " ".join(str(value).splitlines()).strip()
-    return f"'{text}" if FORMULA.match(text) else text
+    return frames.made(lines, COLUMNS)
 
 
 def status(cell: Cell, delta: float | None, tolerance: float) -> str:
@@ -113,10 +100,10 @@ def _measured(cell: Cell) -> dict[str, str | int]:
     return {
         "value": number(cell.median if median else None),
         "spread": number(cell.spread),
-        "n_seeds": len(cell.trials),
-        "n_examples": median.n_examples if median else "",
+        "n_seeds": str(len(cell.trials)),
+        "n_examples": str(median.n_examples) if median else "",
         "stderr": number(median.stderr if median else None),
-        "higher_is_better": int(metrics.of(cell.metric).higher_is_better) if median else "",
+        "higher_is_better": str(int(metrics.of(cell.metric).higher_is_better)) if median else "",
     }
 
 

@@ -2,12 +2,13 @@
 
 import argparse
 import dataclasses
+import io
 import sys
 from collections.abc import Sequence
 
 from flexround.io.artifacts import write_text
 from flexround.jobs.tables import RESULTS, ClaimsJob
-from flexround.results import cells, sample_sizes, typed_csv
+from flexround.results import cells, frames, sample_sizes
 from flexround.results.claims import errata, verdicts
 from flexround.results.claims.errata import Erratum
 from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
@@ -19,16 +20,16 @@ def run(arguments: argparse.Namespace) -> None:
     job = ClaimsJob.read(arguments.job)
     nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
-    mistakes = typed_csv.read(job.errata, Erratum, str(errata.FILE))
+    mistakes = frames.lines(frames.read(io.StringIO(job.errata), Erratum), Erratum)
     usable = errata.without_copies(dict(job.numbers), mistakes)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
     figure = f"figure {job.sizes.spec.number}"
     of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS, made=figure not in job.left_out)
     places[figure] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places, job.file)
-    text = verdicts.to_csv(comparisons, job.budgets, job.claims)
-    judged = verdicts.by_claim(typed_csv.read(text, Judgement, "claims CSV"), job.claims.claims)
-    write_text(job.out, text)
+    frame = verdicts.judged(comparisons, job.budgets, job.claims)
+    judged = verdicts.by_claim(frames.lines(frame, Judgement), job.claims.claims)
+    write_text(job.out, text := frames.text(frame))
     write_text(job.out.with_name("errata.csv"), job.errata)
     write_text(job.out.with_suffix(".html"), claims_page.render(judged, mistakes, (text, job.errata), job.scale))
     sys.stdout.write(_summary(judged))

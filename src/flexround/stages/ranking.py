@@ -5,11 +5,11 @@ import itertools
 
 from flexround.io.artifacts import write_text
 from flexround.jobs.tables import RankingJob
-from flexround.results import cells, ranking
+from flexround.results import cells, frames, ranking
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the ranking."""
     job = RankingJob.read(arguments.job)
     found = list(itertools.chain(*(cells.collect(table, job.scope) for table in job.tables)))
-    write_text(job.out, ranking.to_csv(found, job.entrants, job.scale.name))
+    write_text(job.out, frames.text(ranking.rank(found, job.entrants, job.scale.name)))

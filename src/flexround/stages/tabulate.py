@@ -5,7 +5,7 @@ import sys
 
 from flexround.io.artifacts import write_text
 from flexround.jobs.tables import TabulateJob
-from flexround.results import cells, grid, table_csv
+from flexround.results import cells, frames, grid, table_csv
 from flexround.results.render import html, latex, terminal
 
 
@@ -14,11 +14,11 @@ def run(arguments: argparse.Namespace) -> None:
     job = TabulateJob.read(arguments.job)
     table, scale = job.table, job.scale
     if table.settings:
-        text = table_csv.settings_csv(job.settings, dict(job.numbers), table, scale)
+        frame = table_csv.of_settings(job.settings, dict(job.numbers), table, scale)
     else:
-        text = table_csv.to_csv(cells.collect(table, job.scope), dict(job.numbers), table, scale)
-    made = grid.read(text)
-    write_text(job.out, text)
+        frame = table_csv.of_cells(cells.collect(table, job.scope), dict(job.numbers), table, scale)
+    made = grid.of(frame)
+    write_text(job.out, frames.text(frame))
     write_text(job.out.with_suffix(".tex"), latex.render(made, table, scale))
     write_text(job.out.with_suffix(".html"), html.render(made, table, scale))
     sys.stdout.write(terminal.render(made, table, scale))

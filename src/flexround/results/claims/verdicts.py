@@ -11,15 +11,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from flexround import metrics
 from flexround.errors import InputError, SettingsError, suggest
-from flexround.results import typed_csv
+from flexround.results import frames
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
 from flexround.results.paired import EXACT, Lead, adjusted, between, decided
 from flexround.results.paper_numbers import Key
-from flexround.results.table_csv import P_DECIMALS, number, write
-from flexround.results.typed_csv import Printed
+from flexround.results.table_csv import P_DECIMALS, number
 from flexround.settings import validation
 from flexround.settings.schema import Scale
 
@@ -39,18 +40,18 @@ class Judgement(NamedTuple):
     one: str
     other: str
     criterion: str
-    published_margin: Printed | None
+    published_margin: str
     published: str
-    margin: Printed | None
-    noise: Printed | None
-    stderr: Printed | None
-    n_examples: int | None
-    p_value: Printed | None
-    p_adjusted: Printed | None
+    margin: str
+    noise: str
+    stderr: str
+    n_examples: str
+    p_value: str
+    p_adjusted: str
     verdict: str
     outcome: str
-    iterations: int | None
-    other_iterations: int | None
+    iterations: str
+    other_iterations: str
     scale: str
     task: str
     checkpoint: str
@@ -135,13 +136,13 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
     return HOLDS if side > 0 else FAILS if side < 0 else NOISE
 
 
-def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds: Claims) -> str:
-    """Return one line per comparison of a scale, whose p-values are adjusted for all of them; byte-stable.
+def judged(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds: Claims) -> pd.DataFrame:
+    """Return one line per comparison of a scale, whose p-values are adjusted for all of them.
 
     ``budgets`` are the iterations of a block, by ``budget_key``; ``bounds`` have those within which methods are equal.
     """
     lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
-    return write(with_outcomes(lines, bounds), Judgement._fields)
+    return frames.made(with_outcomes(lines, bounds), Judgement._fields)
 
 
 def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[dict[str, str]]:
@@ -154,7 +155,7 @@ def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[di
     tested = [line for line in found if line.get("p_value")]
     for line, p in zip(tested, adjusted([float(line["p_value"]) for line in tested]), strict=True):
         line |= {"p_adjusted": number(p, P_DECIMALS), "outcome": _outcome(line, p, bounds)}
-    return [{name: line[name] for name in line if name != "apart"} for line in found]
+    return found
 
 
 def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
@@ -222,7 +223,7 @@ def _ours(comparison: Comparison) -> dict[str, str]:
 
 def load(path: Path, scale: Scale) -> list[JudgedClaim]:
     """Read the ``claims.csv`` of a scale; no claims if it isn't made."""
-    lines = typed_csv.load_made(path, Judgement)
+    lines = frames.load(path, Judgement)
     return by_claim(lines, validation.load(Claims, scale.claims_file).claims, str(path)) if lines else []
 
 
@@ -255,6 +256,6 @@ def against_adaround(claims: Iterable[JudgedClaim]) -> list[Judgement]:
     found = {}
     for line in (line for claim in claims for line in claim.lines):
         rival = line.recipe.replace("flexround", "adaround")
-        if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin is not None:
+        if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin:
             found[line.place, line.section, line.column, line.metric, line.bits, line.recipe] = line
     return list(found.values())

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from flexround import metrics
 from flexround.results.claims.errata import Erratum
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOT_RUN, VERDICTS, JudgedClaim, Judgement
-from flexround.results.paper_numbers import Key
 from flexround.results.render import jinja, words
-from flexround.results.typed_csv import Printed
 from flexround.settings.schema import ScaleFacts
 
 COMPARISONS = (
@@ -55,15 +53,13 @@ def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
 
 def errata(mistakes: Sequence[Erratum]) -> list[tuple[object, ...]]:
     """Return a row for each erratum, see ``ERRATA``."""
-    return [
-        (m.kind, f"Table {m.key.table}, row {m.key.row}", m.key.method, _cell(m.key), m.value, m.text) for m in mistakes
-    ]
+    return [(m.kind, f"Table {m.table}, row {m.row}", m.method, _cell(m), m.value, m.text) for m in mistakes]
 
 
-def _cell(line: Judgement | Key) -> str:
+def _cell(line: Judgement | Erratum) -> str:
     """Return where in its table a number stands."""
     return words.listed(line.section, line.column, line.bits, words.of(line.metric))
 
 
-def _signed(margin: Printed | None, metric: str) -> str:
-    return "—" if margin is None else f"{margin:+.2f}{' %' if metrics.of(metric).relative else ''}"
+def _signed(margin: str, metric: str) -> str:
+    return "—" if not margin else f"{float(margin):+.2f}{' %' if metrics.of(metric).relative else ''}"

@@ -16,7 +16,7 @@ def hover(entry: Entry) -> str:
     """Return a cell's status, uncertainty, significance and runs in one line."""
     parts = [entry.status]
     if entry.n_examples:
-        several = entry.n_seeds and entry.n_seeds > 1
+        several = int(entry.n_seeds or 0) > 1
         parts.append(f"median of {entry.n_seeds} seeds, spread {entry.spread}" if several else "one seed")
         parts.append(f"standard error {entry.stderr or 'unknown'} on {entry.n_examples} examples")
     if entry.rival:

@@ -89,7 +89,7 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str |
 
 def evaluated(entry: Entry, root: Path) -> list[Run]:
     """Return the runs that a cell is the median of: the first ``n_seeds`` that are evaluated."""
-    count = entry.n_seeds or 0
+    count = int(entry.n_seeds or 0)
     files = (root / layout.evaluated_dir(entry.run)).parent.glob("seed*/metrics.json") if count else ()
     seeds = sorted(int(path.parent.name.removeprefix("seed")) for path in files)
     return [dataclasses.replace(entry.run, seed=seed) for seed in seeds[:count]]

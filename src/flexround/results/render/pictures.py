@@ -168,7 +168,7 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
     """Return the values of a table against bits, a panel for each column; None where no method has two."""
     panels: dict[str, list[Entry]] = {}
     for entry in standing.entries:
-        if entry.value is not None and entry.metric != SETTING:
+        if entry.value and entry.metric != SETTING:
             panel = words.listed(entry.section, entry.column, words.of(entry.metric))
             panels.setdefault(panel, []).append(entry)
     points, names = [], standing.sheets
@@ -176,12 +176,12 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
         widths = {(entry.method, entry.bits) for entry in entries}
         several = {method for method, count in Counter(method for method, _ in widths).items() if count > 1}
         of_panel = [
-            CurvePoint(panel, entry.method, entry.bits, entry.value or 0.0, Z * (entry.stderr or 0.0), names[entry])
+            CurvePoint(panel, entry.method, entry.bits, float(entry.value), Z * float(entry.stderr or 0), names[entry])
             for entry in entries
             if entry.method in several and not whole(plan, entry.recipe)
         ]
         best = [entry for entry in entries if of_panel and whole(plan, entry.recipe)]
-        points += [*of_panel, *(CurvePoint(panel, entry.method, "", entry.value or 0.0) for entry in best)]
+        points += [*of_panel, *(CurvePoint(panel, entry.method, "", float(entry.value)) for entry in best)]
     axis = Axis("bits, weights/activations", "", window=None)
     return _of_curves(title, standing.table.title, points, axis, sheets) if points else None
 
@@ -205,7 +205,7 @@ def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
 
     A row of an ``own=`` file has none where the page was made without that file.
     """
-    if (entry.n_seeds or 0) < 2:
+    if int(entry.n_seeds or 0) < 2:
         return []
     names, run = standing.table.metric_names, (entry.task, entry.checkpoint, entry.recipe)
     cells = (cell for cell in standing.table.cells() if cell.column.name == entry.column)

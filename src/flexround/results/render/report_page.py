@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flexround.results import published_results, ranking, typed_csv
+from flexround.results import frames, published_results, ranking
 from flexround.results.claims import verdicts
 from flexround.results.claims.errata import Erratum
 from flexround.results.claims.verdicts import JudgedClaim
@@ -39,7 +39,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     every_run = list(itertools.chain(*runs.values()))
     shared = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
     claims_csv, errata_csv, ranking_csv = shared
-    ranked = typed_csv.load_made(ranking_csv.path, ranking.Line)
+    ranked = frames.load(ranking_csv.path, ranking.Line)
     claims = verdicts.load(claims_csv.path, plan.scale)
     leads = verdicts.against_adaround(claims)
     costs = {number: _seconds(root, plan, f"Table {number}", of_table) for number, of_table in runs.items() if of_table}
@@ -81,7 +81,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         ranking_families=[line.group if line.by == ranking.FAMILY else "" for line in ranked],
         ranking_published=ranking_csv.published,
         errata_header=claims_page.ERRATA,
-        errata=claims_page.errata(typed_csv.load_made(errata_csv.path, Erratum)),
+        errata=claims_page.errata(frames.load(errata_csv.path, Erratum)),
         status=_status(standings, plan.scale.comparable),
         costs=[["Table", *STAGES], *costs.values()],
         cost_families=[s.family for s in standings if s.table.number in costs],
@@ -96,7 +96,7 @@ def _compared(claims: Iterable[JudgedClaim], sheets: pictures.Sheets) -> list[li
     for claim in claims:
         for line, row in zip(claim.lines, claims_page.comparisons(claim), strict=True):
             place, cell, pair, _, iterations, _, ours, noise, _, p, _, outcome = map(str, row)
-            if line.margin is not None:
+            if line.margin:
                 columns = [place, cell, iterations, ours, noise, p, outcome]
                 found.setdefault((place, cell, pair), [pair, sheets.of(line), *columns])
     return list(found.values())
@@ -115,7 +115,7 @@ def _status(standings: Iterable[Standing], comparable: bool) -> list[list[Cell |
     rows = [[*header, "FlexRound best"]]
     for s in standings:
         name = Cell(s.table.title, s.table.name) if s.grid else s.table.title
-        worst = [str(s.worst or "")] if comparable else []
+        worst = [s.worst] if comparable else []
         led = s.led or ("no best" if s.grid and s.table.groups else "")
         rows.append([name, s.title, s.family, "published" if s.published else s.status, s.cells, *worst, led])
     return rows

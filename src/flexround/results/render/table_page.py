@@ -40,7 +40,7 @@ def _paper(grid: TableGrid, table: Table, bold: Collection[Key]) -> str:
 
     def shown(entry: Entry) -> str:
         mark = table.mark(entry.row, entry.column)
-        return strong(str(entry.published or "—"), entry.key in bold) + (f" ({mark})" if mark else "")
+        return strong(entry.published or "—", entry.key in bold) + (f" ({mark})" if mark else "")
 
     return _rows(grid, table, shown)
 
@@ -53,7 +53,7 @@ def _ours(grid: TableGrid | None, table: Table, scale: Scale) -> list[str]:
         return ["No results of this scale are published here. This makes the table:", made]
 
     def shown(entry: Entry) -> str:
-        return strong(str(entry.value or absent(entry, "—")), entry.best) + ("†" if entry.status == "partial" else "")
+        return strong(entry.value or absent(entry, "—"), bool(entry.best)) + ("†" if entry.status == "partial" else "")
 
     notes = [escape(scale_note(scale)), legend(grid)]
     return [" ".join(filter(None, notes)), _rows(grid, table, shown), "This makes the table:", made]
@@ -70,7 +70,7 @@ def _rows(grid: TableGrid, table: Table, shown: Callable[[Entry], str]) -> str:
         left = [
             escape(shown_as.get(name, getattr(line, name))) + (marked if name == "method" else "") for name, _ in texts
         ]
-        cells = [" / ".join(map(shown, cell.entries)) for cell in line.cells]
+        cells = [" / ".join(map(shown, cell)) for cell in line.cells]
         rows.append([*left, *cells, *[""] * (len(names) - len(cells))])
     return markdown.table([escape(header) for header in (*(text for _, text in texts), *names)], rows, len(texts))
 

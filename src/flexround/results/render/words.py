@@ -67,9 +67,9 @@ def listed(*parts: str) -> str:
     return ", ".join(filter(None, parts))
 
 
-def probability(p: float | None) -> str:
+def probability(p: str | float | None) -> str:
     """Return a p value as a reader is told it, four decimals at most; empty where there is none."""
-    return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
+    return "" if p in (None, "") else "< 0.0001" if float(p) < 1e-4 else f"{float(p):.4f}"
 
 
 def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
