@@ -45,7 +45,6 @@ from flexround.reconstruct.codes import Part, Stored
 from flexround.reconstruct.state import State
 from flexround.results import evaluated, grid
 from flexround.results.claims import specs
-from flexround.results.render import job_costs, origins
 from flexround.settings import load, user_rows, validation
 from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.plan import Plan
@@ -225,12 +224,6 @@ def job_file(stage, kind, argument):
     )
 
 
-def read_report(d):
-    origins.sections(d, report_case.PLAN, report_case.RUN)
-    job_costs.cost(d, "results/mini/quantized/imagenet/resnet18-brecq/q-flexround-w4a4/seed0")
-
-
-RUN_FILES = ("results/mini/[qcg]*", "logs/*", "results/mini/evaluated/imagenet/*/q-flexround-w4a4/*.json")
 SETTINGS = ("scales/real", "recipes", "defaults", "sources", "tables/real01", "figures-real", "claims-real")
 RELEASED = ("resnet18-brecq", "bert-base", "opt-125m", "llama-7b")
 READERS = {
@@ -258,7 +251,6 @@ READERS = {
     "evaluation": Reader(write_evaluation, read_evaluation, pinned=True),
     "job of a reconstruction": job_file("reconstruct", ReconstructJob, report_case.RUN),
     "job of a table": job_file("tabulate", TabulateJob, 3),
-    "the report's files of a run": Reader(report_case.fill_root, read_report, RUN_FILES),
     "table CSV": Reader(
         lambda d: (d / "table CSV").write_text(report_case.table3(d / "root")),
         lambda d: grid.load(d / "table CSV"),

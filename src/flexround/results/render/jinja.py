@@ -3,43 +3,40 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from flexround.results.render import words
 
-
-class Cell(NamedTuple):
-    """A cell of a listing in HTML: its text, the identifier on the page that it links to, and the bar behind it."""
-
-    text: str
-    link: str = ""
-    share: int | None = None  # length of the bar in percent of the cell
-    kind: str = ""  # whether the bar is "good" or "bad"
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the text begins with a number, or is none."""
-        return not re.match(r"(?![+-]?\d)[^-—]", self.text)
-
-    def __str__(self) -> str:
-        return self.text
+DIGITS = 6  # significant ones; the rest is floating-point error
 
 
-def as_cell(value: Any) -> Cell:
-    """Return a value as a cell: nothing for None, facts in one line, truth values as in JSON."""
-    return value if isinstance(value, Cell) else Cell(_inline(value))
+def link(text: str, target: str) -> str:
+    """Return a text that links to an identifier of the page; without one it is the text alone."""
+    return Markup('<a href="#{}">{}</a>').format(target, text) if target else text
 
 
-def _inline(value: Any) -> str:
-    if value is None:
-        return ""
+def bar(text: object, share: float, kind: str = "") -> Markup:
+    """Return a text before a bar of ``share`` percent of its cell, which may be ``good`` or ``bad``."""
+    return Markup('<span class="bar {}" style="--share: {:.0f}%">{}</span>').format(kind, share, text)
+
+
+def is_number(value: object) -> bool:
+    """Return whether the text of a cell begins with a number, or is none."""
+    return not re.match(r"(?![+-]?\d)[^-—]", Markup(inline(value)).striptags())
+
+
+def inline(value: Any) -> str:
+    """Return a value in one line: nothing for None, truth values as in JSON."""
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_inline(each)}" for key, each in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_inline, value))
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+        return ", ".join(f"{key}: {inline(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(inline, value))
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}g}"
+    return "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 HTML = jinja2.Environment(  # values are escaped; every page extends base.html
@@ -52,7 +49,8 @@ HTML = jinja2.Environment(  # values are escaped; every page extends base.html
 )
 HTML.globals |= {
     "absent": words.absent,
-    "as_cell": as_cell,
+    "inline": inline,
+    "is_number": is_number,
     "labels": words.labels,
     "legend": words.legend,
     "plain": words.plain,

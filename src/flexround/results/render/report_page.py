@@ -2,19 +2,14 @@
 
 import base64
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-from markupsafe import Markup
 
 from flexround.results import frames, published_results, ranking
 from flexround.results.claims import verdicts
 from flexround.results.claims.errata import Erratum
-from flexround.results.claims.verdicts import JudgedClaim
 from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures
-from flexround.results.render.jinja import Cell
+from flexround.results.render.jinja import link
 from flexround.results.render.overview import Standing, standing
 from flexround.settings import user_rows
 from flexround.settings.layout import Run
@@ -47,8 +42,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     sizes = pictures.sizes(plan, root)
     complete, unmade = plan.complete_tables(), [s for s in standings if not s.grid]
     figures = {number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)}
-    data = origins.provenance(root, plan, standings, own)
-    data |= {"compared": _compared(claims, sheets)}
+    found = origins.sheets(root, plan, standings, own)
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         given=user_rows.given_as(plan.scale.name, root),
@@ -86,20 +80,9 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         costs=[["Table", *STAGES], *costs.values()],
         cost_families=[s.family for s in standings if s.table.number in costs],
         total=_seconds(root, plan, "All", every_run),
-        data=_script_data(data),
+        origins=found,
+        sheet_ids={cell: f"sheet-{number}" for number, sheet in enumerate(found) for cell, *_ in sheet.cells},
     )
-
-
-def _compared(claims: Iterable[JudgedClaim], sheets: pictures.Sheets) -> list[list[str]]:
-    """Return each comparison of the claims once: the pair of methods, the sheet of its first cell, and the columns."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for claim in claims:
-        for line, row in zip(claim.lines, claims_page.comparisons(claim), strict=True):
-            place, cell, pair, _, iterations, _, ours, noise, _, p, _, outcome = map(str, row)
-            if line.margin:
-                columns = [place, cell, iterations, ours, noise, p, outcome]
-                found.setdefault((place, cell, pair), [pair, sheets.of(line), *columns])
-    return list(found.values())
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
@@ -108,13 +91,13 @@ def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
     return sorted(found - {str(run).replace("/", "/evaluated/", 1) for run in runs})
 
 
-def _status(standings: Iterable[Standing], comparable: bool) -> list[list[Cell | str]]:
+def _status(standings: Iterable[Standing], comparable: bool) -> list[list[str]]:
     """Return the header and the rows of the status of all tables."""
-    header: list[Cell | str] = ["Table", "What", "Family", "Status", "Cells"]
+    header = ["Table", "What", "Family", "Status", "Cells"]
     header += ["Farthest from the paper"] if comparable else []
     rows = [[*header, "FlexRound best"]]
     for s in standings:
-        name = Cell(s.table.title, s.table.name) if s.grid else s.table.title
+        name = link(s.table.title, s.table.name if s.grid else "")
         worst = [s.worst] if comparable else []
         led = s.led or ("no best" if s.grid and s.table.groups else "")
         rows.append([name, s.title, s.family, "published" if s.published else s.status, s.cells, *worst, led])
@@ -126,12 +109,6 @@ def _seconds(root: Path, plan: Plan, name: str, runs: Iterable[Run]) -> list[str
     of = job_costs.seconds_by_stage(root, plan, runs)
     of |= {"together": sum(of.values())} if of else {}
     return [name, *(f"{of[stage]:.{0 if of[stage] >= 10 else 1}f}" if stage in of else "" for stage in STAGES)]
-
-
-def _script_data(data: dict[str, Any]) -> Markup:
-    """Return JSON in which nothing ends the script element around it; other tags in it are the sections' own."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("</", r"<\/").replace("<!", r"\u003c!"))
 
 
 def _image(path: Path) -> str | None:

@@ -38,14 +38,6 @@ RUN = {  # where the key itself would not do
     "lead_stderr": "standard error of that difference",
     "p_value": "p of no difference",
     "metrics": "values",
-    "protocol": "how it was asked",
-    "asked_as": "asked as by lm-eval",
-    "indices_sha256": "sha256 of which samples",
-    "train": "training",
-    "finish": "done to the network afterwards",
-    "gate": "must lie in",
-    "names": "of",
-    "lm_eval": "lm-eval",
 }
 CHOICE = {"selected": "selected among recipes", "heldout": "on held-out training rows"}
 SETTINGS = {name: label(field) for kind in (Hyper, Recipe) for name, field in kind.model_fields.items()}
