@@ -29,6 +29,7 @@ include_patterns = [
 html_theme = "furo"
 html_title = project
 html_static_path = ["static"]
+html_extra_path = ["made/extra"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_math_renderer = "mathml"
@@ -53,7 +54,6 @@ CONTENTS = """
 docs/quick-start
 docs/results
 docs/made/tables
-docs/made/ranking
 ```
 
 ```{toctree}

@@ -183,7 +183,7 @@ def test_neither_the_page_nor_a_sheet_scrolls_sideways_and_a_phone_shows_numbers
         assert 0 < left < right <= end
 
 
-def test_an_address_opens_a_sheet_before_and_after_the_page_is_there(opened, made_up):
+def test_an_address_opens_a_sheet(opened, made_up):
     opened.evaluate("location.hash = '#sheet-3'")
     assert len(opened.evaluate(OPEN_SOON)) == 1
     opened.open(made_up, "#sheet-4")

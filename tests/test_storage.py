@@ -322,7 +322,7 @@ def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monke
 
 def test_a_pull_makes_the_copies_of_a_scale_with_a_series_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    results, made = Path("results/own"), ("own1.csv", "own1.tex", "figure1.png", "claims.html", "metrics.json")
+    results, made = Path("results/own"), ("own1.csv", "own1.tex", "figure1.png", "claims.csv", "metrics.json")
     for name in (*made, "data/a/rows.csv", f"records/{record_name('results/own/own1.csv')}"):
         artifacts.write_text(results / name, name)
     for name, scale in (("own1.csv", "own"), ("own1.tex", "another")):

@@ -236,7 +236,7 @@ def claims(plan: Plan) -> Planned:
     )
     runs = [run for number in complete for run in plan.table_runs(number)]
     runs += plan.figure_runs(figure) if figure in plan.complete_figures() else []
-    return Planned(job, evaluated(runs), files=templates("claims"))
+    return Planned(job, evaluated(runs))
 
 
 def budgets(plan: Plan) -> dict[str, int]:

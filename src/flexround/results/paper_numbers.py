@@ -39,11 +39,6 @@ def load(path: Path = TABLES) -> dict[Key, float]:
     return {_key(line): float(line["value"]) for line in _lines(path)}
 
 
-def load_bold() -> frozenset[Key]:
-    """Read which numbers the paper prints in bold."""
-    return frozenset(_key(line) for line in _lines(TABLES) if line["bold"] == "1")
-
-
 def load_figure7() -> list[Point]:
     """Read the paper's points of figure 7 (accuracy against calibration size)."""
     return [

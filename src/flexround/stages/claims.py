@@ -12,11 +12,10 @@ from flexround.results import cells, frames, sample_sizes
 from flexround.results.claims import errata, verdicts
 from flexround.results.claims.errata import Erratum
 from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
-from flexround.results.render import claims_page
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the three files and print how many comparisons of each claim hold."""
+    """Write the two files and print how many comparisons of each claim hold."""
     job = ClaimsJob.read(arguments.job)
     nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
@@ -29,9 +28,8 @@ def run(arguments: argparse.Namespace) -> None:
     comparisons = verdicts.compare(job.claims.claims, places, job.file)
     frame = verdicts.judged(comparisons, job.budgets, job.claims)
     judged = verdicts.by_claim(frames.lines(frame, Judgement), job.claims.claims)
-    write_text(job.out, text := frames.text(frame))
+    write_text(job.out, frames.text(frame))
     write_text(job.out.with_name("errata.csv"), job.errata)
-    write_text(job.out.with_suffix(".html"), claims_page.render(judged, mistakes, (text, job.errata), job.scale))
     sys.stdout.write(_summary(judged))
 
 

@@ -1,33 +1,17 @@
-"""The claims and the errata as one self-contained HTML page, and as the rows that the report shows of them."""
+"""The claims and the errata as the rows that the report shows of them."""
 
-import hashlib
 from collections.abc import Sequence
 
 from flexround import metrics
 from flexround.results.claims.errata import Erratum
-from flexround.results.claims.verdicts import FAILS, HOLDS, NOT_RUN, VERDICTS, JudgedClaim, Judgement
-from flexround.results.render import jinja, words
-from flexround.settings.schema import ScaleFacts
+from flexround.results.claims.verdicts import FAILS, NOT_RUN, JudgedClaim, Judgement
+from flexround.results.render import words
 
 COMPARISONS = (
     *("Place", "Cell", "Rows", "Claim", "Iterations", "Paper"),
     *("Ours", "Noise", "p", "p adjusted", "Verdict", "Outcome"),
 )
 ERRATA = ("Kind", "Place", "Row", "Cell", "Printed", "What is wrong")
-
-
-def render(claims: Sequence[JudgedClaim], mistakes: Sequence[Erratum], csvs: Sequence[str], scale: ScaleFacts) -> str:
-    """Return the page; ``csvs`` are the CSV files of both."""
-    return jinja.HTML.get_template("claims.html").render(
-        scale=scale,
-        holds=HOLDS,
-        verdicts=VERDICTS,
-        claims=claims,
-        header=COMPARISONS,
-        comparisons=comparisons,
-        errata=[ERRATA, *errata(mistakes)],
-        sha256=[hashlib.sha256(text.encode()).hexdigest() for text in csvs],
-    )
 
 
 def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:

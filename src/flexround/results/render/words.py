@@ -23,25 +23,9 @@ METRICS = {
     "bleu": "BLEU",
     "ppl": "perplexity",
 }
-RUN = {  # where the key itself would not do
-    "checkpoint": "network",
-    "value": "value, median over seeds",
-    "spread": "largest minus smallest over seeds",
-    "n_seeds": "seeds",
-    "n_examples": "examples of the test set",
-    "stderr": "standard error on the test set",
-    "higher_is_better": "higher is better",
-    "published": "in the paper",
-    "delta": "difference to the paper",
-    "rival": "best other row",
-    "lead": "difference to that row",
-    "lead_stderr": "standard error of that difference",
-    "p_value": "p of no difference",
-    "metrics": "values",
-}
-CHOICE = {"selected": "selected among recipes", "heldout": "on held-out training rows"}
+CHOICE = {"selected": "selected among recipes"}
 SETTINGS = {name: label(field) for kind in (Hyper, Recipe) for name, field in kind.model_fields.items()}
-WORDS = METRICS | RUN | CHOICE | SETTINGS
+WORDS = METRICS | CHOICE | SETTINGS
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 SIGNS = {  # LaTeX -> text; double quotes before single ones
     **{"``": "\u201c", "''": "\u201d", "`": "\u2018", "'": "\u2019"},
