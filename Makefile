@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help install test fuzz docs regress lint format lock plan pretrain rehearse report paper status evidence remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan pretrain rehearse report paper status findings evidence remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -51,9 +51,6 @@ FORCE:
 
 test: $(INSTALLED) ## run the tests, in two processes
 	python tests/halves.py
-
-fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its reader does (CASES=400 of each kind)
-	CASES=$(or $(CASES),400) python -m pytest tests/test_damaged_files.py
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
@@ -150,6 +147,9 @@ paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.p
 
 status: $(INSTALLED) ## the status of all tables in docs/results.md, and its figure, from results/reference
 	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
+
+findings: $(INSTALLED) ## the table of findings in README.md from results/reference
+	python -m flexround.tools.readme findings --scale real --page README.md
 
 evidence: $(INSTALLED) ## the first table of docs/results.md from results/reference/real1.csv
 	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png

@@ -17,9 +17,9 @@ import toy
 from torch import nn
 
 from flexround.machine import memory
-from flexround.models import llama, transformer
-from flexround.models.shards import Shards, Writer
+from flexround.models import transformer
 from flexround.models.tensors import weightless
+from flexround.models.weights import Shards, Writer
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -60,7 +60,7 @@ def streamed(directory: Path, given: argparse.Namespace) -> list[float]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     print(f"files {size / 2**20:.0f} MB; peak MB after writing them {peak:.0f}")
     cpu, shards = torch.device("cpu"), Shards(directory, shell(given))
-    blocks = llama.blocks(shards.model)
+    blocks = transformer.llama_blocks(shards.model)
     settings = Hyper.model_validate(SETTINGS | {"samples": 4, "batch": 2, "iters": 2})
     weights, recipe = Streamed(shards, blocks, cpu), toy.recipe("Q", "flexround", 8, 8)
     job = Reconstruction(shards.model, blocks, weights, recipe, settings, FlexRound, ("streaming", 0), cpu)

@@ -6,6 +6,7 @@ learned samples. The output is a rule for the scale's file, with its source. Mak
 
     snakemake --cores all results/real8.csv --until calibrate finetune --config scale=real
     python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 b-adaround-w4
+    python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 --iters 800 1600 --every 6  # for a figure of budgets
 """
 
 import argparse
@@ -30,19 +31,18 @@ from flexround.settings.plan import Plan
 from flexround.stages.reconstruct import prepared
 
 CPU = torch.device("cpu")
-EVERY = 3  # blocks: the second of three
 HELD_OUT = 4  # samples: the last of four quarters
 MOST = 9  # rates of a run
 
 
-def inputs(job: ReconstructJob, count: int) -> dict[int, Tensor]:
-    """Return the full-precision inputs (N, ...) of every third block."""
+def inputs(job: ReconstructJob, count: int, every: int) -> dict[int, Tensor]:
+    """Return the full-precision inputs (N, ...) of every third block, or of another share: the second of each three."""
     work, samples = prepared(job, CPU)
     phase = WeightPhase(work, samples[:count], Store(CPU, torch.float32))
     carry, found = phase.start(), {}
     for index in range(len(work.blocks)):
         with work.weights.block(index, again=False):
-            if index % EVERY == 1:
+            if index % every == 1:
                 found[index] = carry["full"]
             phase.full_precision(index, carry)
         carry["full"] = carry.pop("target")
@@ -75,7 +75,7 @@ def error(job: ReconstructJob, known: dict[int, Tensor]) -> float:
 
 def search(job: ReconstructJob, known: dict[int, Tensor]) -> dict[float, float]:
     """Return the error of each rate that was tried, in the order of rates; the best one is not the first or last."""
-    rate, tried = _rate(job.hyper.lr), {}
+    rate, tried = _rate(job.hyper.lr), {}  # the present rate is tried first
 
     def at(value: float) -> None:
         hyper = job.hyper.model_copy(update={"lr": _with_rate(job.hyper.lr, value)})
@@ -84,12 +84,17 @@ def search(job: ReconstructJob, known: dict[int, Tensor]) -> dict[float, float]:
 
     at(rate)
     while len(tried) < MOST:
-        best = min(tried, key=lambda value: tried[value])
+        best = _best(tried)
         if missing := [value for value in (best / 2, best * 2) if value not in tried]:
             at(missing[0])
         else:
             break
     return dict(sorted(tried.items()))
+
+
+def _best(tried: dict[float, float]) -> float:
+    """Return the rate of the least error."""
+    return min(tried, key=lambda value: tried[value])
 
 
 def _rate(lr: Any) -> float:
@@ -104,7 +109,7 @@ def _with_rate(lr: Any, value: float) -> Any:
 
 def rule(job: ReconstructJob, tried: dict[float, float]) -> str:
     """Return the rule of the best rate for the scale's file."""
-    best = _with_rate(job.hyper.lr, min(tried, key=lambda value: tried[value]))
+    best = _with_rate(job.hyper.lr, _best(tried))
     lr = "{" + ", ".join(f"{key}: {value:.1e}" for key, value in best.items()) + "}" if isinstance(best, dict) else best
     rates, found = (
         ", ".join(format(value, form) for value in values) for values, form in ((tried, ".2g"), (tried.values(), ".3f"))
@@ -119,7 +124,8 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--samples", type=int, default=256, help="of the calibration samples; the first ones")
-    parser.add_argument("--iters", type=int, help="another budget than the scale's")
+    parser.add_argument("--iters", type=int, nargs="+", help="budgets; each begins at the best rate of the one before")
+    parser.add_argument("--every", type=int, default=3, help="block is learned")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
@@ -129,11 +135,14 @@ def main() -> None:
     for recipe in given.recipes:
         run = Run(plan.scale.name, given.task, given.checkpoint, recipe, 0)
         job = ReconstructJob.read(Path(resolve.job(plan, "reconstruct", run).file))
-        if given.iters:
-            job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"iters": given.iters})})
-        known = inputs(job, given.samples) if known is None else known
-        print(recipe, flush=True)
-        print(rule(job, search(job, known)), flush=True)
+        known = inputs(job, given.samples, given.every) if known is None else known
+        for iters in given.iters or [job.hyper.iters]:
+            job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"iters": iters})})
+            print(f"{recipe}, {iters} iterations", flush=True)
+            tried = search(job, known)
+            print(rule(job, tried), flush=True)
+            best = _with_rate(job.hyper.lr, _best(tried))
+            job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"lr": best})})
 
 
 if __name__ == "__main__":

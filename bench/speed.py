@@ -35,7 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from flexround import imports
 from flexround.jobs import codefile, server
 from flexround.machine import memory, precision
-from flexround.models import bert, llama, mobilenetv2, resnet, transformer
+from flexround.models import mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.fold_bn import fold_batch_norm
@@ -97,10 +97,16 @@ NETWORKS = {
     "resnet50": Network(lambda: folded(resnet.resnet50), resnet.blocks, images, 64, 32),
     "mobilenetv2": Network(lambda: folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 64, 32),
     # all twelve layers are alike
-    "bert-base": Network(lambda: transformer.bert("classification", num_hidden_layers=1), bert.blocks, tokens, 128, 32),
+    "bert-base": Network(
+        lambda: transformer.bert("classification", num_hidden_layers=1), transformer.bert_blocks, tokens, 128, 32
+    ),
     # the size at which the authors' code was timed
-    "llama": Network(lambda: llama_layer(1024, 2816, 16), llama.blocks, lambda *sizes: tokens(*sizes) % 64, 256, 2),
-    "llama-7b": Network(lambda: llama_layer(4096, 11008, 32), llama.blocks, lambda *sizes: tokens(*sizes) % 64, 16, 1),
+    "llama": Network(
+        lambda: llama_layer(1024, 2816, 16), transformer.llama_blocks, lambda *sizes: tokens(*sizes) % 64, 256, 2
+    ),
+    "llama-7b": Network(
+        lambda: llama_layer(4096, 11008, 32), transformer.llama_blocks, lambda *sizes: tokens(*sizes) % 64, 16, 1
+    ),
 }
 
 
@@ -265,8 +271,8 @@ def kernels(shape: tuple[int, ...], repeats: int) -> None:
 
 
 PRELOADED = {
-    "images": "flexround.mini.tasks.digits, flexround.mini.models, flexround.models.resnet",
-    "texts": "flexround.tasks.glue.task, flexround.tasks.commonsense.task, flexround.models.transformer",
+    "images": "flexround.mini.digits, flexround.mini.models, flexround.models.resnet",
+    "texts": "flexround.tasks.glue, flexround.tasks.commonsense, flexround.models.transformer",
 }
 STAGE = """
 import json, os, time

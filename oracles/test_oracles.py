@@ -27,8 +27,9 @@ from flexround.results import grid, published_results
 from flexround.results.render import html, latex, terminal
 from flexround.settings import layout
 from flexround.settings.layout import PARAMS, ROOT
-from flexround.settings.load import load_params, read_scale
+from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.settings.validation import read_yaml
 
 GOLDEN = Path(__file__).parent
 TARGETS = {
@@ -201,7 +202,7 @@ def mini(tmp_path_factory):
     """Return mini with its own data and pinned networks, none of them trained further, and the budget of a moment."""
     root = tmp_path_factory.mktemp("mini")
     (root / "params").symlink_to(PARAMS)
-    content = read_scale("mini")
+    content = read_yaml(PARAMS / "scales/mini.yaml")
     content |= {"name": "oracles", "train": []}
     content["checkpoints"]["streamed"] = content["checkpoints"]["llama-7b"] | {"streamed": True, "finish": None}
     content["hyper"].append({"when": {}, "set": BUDGET, "source": "an oracle"})
@@ -214,7 +215,7 @@ def mini(tmp_path_factory):
     return Whole(root / "mini.yaml", root, params._replace(recipes=recipes))
 
 
-@pytest.mark.parametrize("task", read_scale("mini")["tasks"])
+@pytest.mark.parametrize("task", read_yaml(PARAMS / "scales/mini.yaml")["tasks"])
 def test_the_same_rows(mini, task, check):
     data, found = mini.data(task), {}
     for path in data.glob("*.jsonl"):

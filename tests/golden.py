@@ -27,7 +27,7 @@ from flexround import imports
 from flexround.io import artifacts
 from flexround.machine.seeding import derive
 from flexround.mini import models
-from flexround.models import gpt2, mobilenetv2, resnet, transformer
+from flexround.models import mobilenetv2, resnet, transformer
 from flexround.models.blocks import run
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tokenizer_files import TOKENIZER
@@ -38,9 +38,9 @@ from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
-from flexround.tasks.commonsense.options import CommonsenseOptions
-from flexround.tasks.commonsense.task import Commonsense
-from flexround.tasks.webnlg import bleu
+from flexround.tasks import webnlg
+from flexround.tasks.commonsense import Commonsense
+from flexround.tasks.options import CommonsenseOptions
 from synthetic import articles, files, tokenizers
 
 VARIANTS = ((1, 1), (2, 1), (3, 1), (4, 2))  # number and threads
@@ -100,7 +100,7 @@ def transposed(variant):
     sizes = {"vocab_size": 60, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 24}
     ids = torch.randint(60, (64, 16), generator=generator(6))
     model = language_model(transformer.gpt2, variant, **sizes)
-    return model, gpt2.blocks, torch.stack([ids, torch.zeros_like(ids)], dim=1)
+    return model, transformer.gpt2_blocks, torch.stack([ids, torch.zeros_like(ids)], dim=1)
 
 
 @torch.no_grad()
@@ -128,7 +128,7 @@ def metrics(variant):
         ),
         ("The club Ajax plays in Amsterdam.<|endoftext|> More", ["Ajax is a club that plays in Amsterdam."]),
     )
-    found = bleu.scores(*zip(*pairs, strict=True), np.array([True, False, True]))
+    found = webnlg.scores(*zip(*pairs, strict=True), np.array([True, False, True]))
     return {f"bleu_{name}": scored.value for name, scored in found.items()}
 
 

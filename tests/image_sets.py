@@ -10,7 +10,7 @@ OPTIONS = {"classes": 3, "train_count": 12, "val_count": 6, "resize": 40, "crop"
 
 
 def build(**options):
-    return protocol.build(schema.TaskSpec(module="flexround.tasks.images.task:ImageNet", options=OPTIONS | options))
+    return protocol.build(schema.TaskSpec(module="flexround.tasks.images:ImageNet", options=OPTIONS | options))
 
 
 def save(path, size, rng, mode="RGB", **options):
@@ -31,4 +31,4 @@ def write(root):
 
 def digits_task(**options):
     plain = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    return protocol.build(schema.TaskSpec(module="flexround.mini.tasks.digits:Digits", options=plain | options))
+    return protocol.build(schema.TaskSpec(module="flexround.mini.digits:Digits", options=plain | options))

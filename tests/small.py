@@ -7,11 +7,11 @@ from flexround.settings.load import load_params
 from synthetic import files
 
 TASKS = {  # task -> its folder of the sources directory, and what writes that
-    "glue.task:Glue": ("glue", lambda at: [files.glue(at, name, 300, 60) for name in ("rte", "stsb", "mnli", "cola")]),
-    "squad.task:Squad": ("squad", lambda at: files.squad(at, 200, 40)),
-    "language.task:LanguageModelling": ("wikitext2", lambda at: files.language(at, "wikitext2", 60, 8)),
-    "webnlg.task:WebNLG": ("webnlg", lambda at: files.webnlg(at, 60, 8)),
-    "commonsense.task:Commonsense": ("llama", lambda at: files.commonsense(at, 60, 8, 12, 8)),
+    "glue:Glue": ("glue", lambda at: [files.glue(at, name, 300, 60) for name in ("rte", "stsb", "mnli", "cola")]),
+    "squad:Squad": ("squad", lambda at: files.squad(at, 200, 40)),
+    "language:LanguageModelling": ("wikitext2", lambda at: files.language(at, "wikitext2", 60, 8)),
+    "webnlg:WebNLG": ("webnlg", lambda at: files.webnlg(at, 60, 8)),
+    "commonsense:Commonsense": ("llama", lambda at: files.commonsense(at, 60, 8, 12, 8)),
 }
 
 

@@ -8,8 +8,8 @@ import tiny
 import torch
 
 from flexround.errors import NumericalError, SettingsError
-from flexround.tasks.webnlg.beam import search
-from flexround.tasks.webnlg.options import WebNLGOptions
+from flexround.tasks.beam import search
+from flexround.tasks.options import WebNLGOptions
 
 VOCABULARY = 14
 RULES, EOS = WebNLGOptions(beams=4, no_repeat_ngram=2, steps=12, max_length=24), (3, 5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flexround.errors import InputError
-from flexround.tasks.webnlg import bleu
+from flexround.tasks import webnlg as bleu
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from stage_calls import Work, exit_code
 
-from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.settings import layout
 from flexround.tools import verify
@@ -15,7 +14,7 @@ from flexround.tools import verify
 SCALE = f"""
 name: pairs
 extends: {Path(__file__).parent / "smoke.yaml"}
-tasks: {{other: {{module: "flexround.mini.tasks.digits:Digits", options: {{train: 600, val: 100}}}}}}
+tasks: {{other: {{module: "flexround.mini.digits:Digits", options: {{train: 600, val: 100}}}}}}
 train: [{{when: {{checkpoint: mobilenetv2-torchvision}}, set: {{lr: 0.1}}, source: a test}}]
 """
 TASK, ONE, OTHER, RECIPE = "imagenet", "mobilenetv2-brecq", "mobilenetv2-torchvision", "b-flexround-w4"
@@ -26,13 +25,6 @@ PAIRS = {
     "gates": (f"gates/{TASK}/{ONE}.json", f"gates/{TASK}/{OTHER}.json"),
     "quantized": (f"quantized/{TASK}/{ONE}/{RECIPE}/seed0", f"quantized/{TASK}/{OTHER}/{RECIPE}/seed0"),
     "evaluated": (f"evaluated/{TASK}/{ONE}/{RECIPE}/seed0", f"evaluated/{TASK}/{OTHER}/{RECIPE}/seed0"),
-}
-READERS = {  # of the first of each pair
-    "data": [("calibrate", TASK, 64, 0), ("gate", TASK, ONE), ("finetune", TASK, ONE)],
-    "checkpoints": [("gate", TASK, ONE), ("reconstruct", RECIPE), ("evaluate", "full-precision"), ("figure", 4)],
-    "calibration": [("reconstruct", RECIPE)],
-    "quantized": [("evaluate", RECIPE), ("figure", 4)],
-    "evaluated": [("tabulate", 10)],
 }
 
 
@@ -64,7 +56,7 @@ def swapped(work, kind, renamed=False):
     swap()
     if renamed:
         for path, text in zip(lists, texts, strict=True):
-            old, content = json.loads(text), artifacts.read_formatted(path)
+            old, content = json.loads(text), artifacts.read_json(path)
             artifacts.write_formatted(path, content | {key: old[key] for key in ("place", "run") if key in old})
     try:
         yield
@@ -86,12 +78,8 @@ def test_a_whole_chain_is_right(work, capsys):
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_swapped_results_are_refused_by_their_readers_and_named(work, capsys, kind):
+def test_swapped_results_are_named(work, capsys, kind):
     with swapped(work, kind):
-        for stage, *arguments in READERS.get(kind, []):
-            run = [work.run(TASK, ONE, *arguments)] if stage in ("reconstruct", "evaluate") else arguments
-            with pytest.raises(InputError, match=f"{PAIRS[kind][0]}.*(its manifest says place = |run = ).*; delete "):
-                work.do(stage, *run, out="never", again=True)
         right, lines = verified(work, capsys)
     assert not right
     for path, place in (PAIRS[kind], PAIRS[kind][::-1]):
@@ -117,20 +105,10 @@ def test_what_was_made_of_something_else_is_named_whatever_that_says_of_itself(w
     assert any(line.startswith(f"results/pairs/{expected}") for line in lines), lines
 
 
-def test_a_changed_record_is_named(work, capsys):
-    path = work.root / "results/pairs" / PAIRS["quantized"][0] / "record.json"
-    text = path.read_text()
-    path.write_text(text.replace('"seconds": ', '"seconds": 1'))
-    right, (first, *_) = verified(work, capsys)
-    path.write_text(text)
-    assert not right
-    assert first.startswith(str(path.relative_to(work.root)))
-
-
 def test_data_of_another_source_are_named(work, capsys):
     path = work.root / layout.data_dir("pairs", TASK) / "manifest.json"
     text, record = path.read_text(), work.root / layout.source_file("set")
-    artifacts.write_formatted(path, artifacts.read_formatted(path) | {"inputs": {layout.source_file("set"): "a"}})
+    artifacts.write_formatted(path, artifacts.read_json(path) | {"inputs": {layout.source_file("set"): "a"}})
     assert verified(work, capsys)[0], "the source isn't here"
     artifacts.write_json(record, {"sha256": "b"})
     _, (first, *_) = verified(work, capsys)

@@ -235,7 +235,7 @@ def test_every_part_of_a_shipped_claim_compares_something(name: str) -> None:
 
 @pytest.mark.parametrize(("scale", "least", "unclaimed"), [("paper", 100, {"table 10"}), ("real", 18, set())])
 def test_flexround_is_compared_with_adaround_wherever_both_stand(scale: str, least: int, unclaimed: set[str]) -> None:
-    """But in table 10, whose FlexRound row is compared with itself, equalized."""
+    """But in table 10, whose FlexRound row is compared with itself, equalized, and on parts of the images."""
     params, pair = loaded(scale), ("{setting}-flexround-{bits}", "{setting}-adaround-{bits}")
     facing = specs.Claim(where="", text="", places=(), pairs=(pair,))
     everything = Scope(scale, params.recipes.recipes, 1, Path("nowhere"))
@@ -245,7 +245,7 @@ def test_flexround_is_compared_with_adaround_wherever_both_stand(scale: str, lea
     pairs = [pair for claim in claims for place in claim.places for pair in claim.matches(tables.get(place, []))]
     claimed = {(one.run, one.metric) for one, other in pairs if "adaround" in other.run.recipe}
     assert len(both) >= least
-    assert {both[run] for run in both.keys() - claimed} <= unclaimed
+    assert {both[run] for run in both.keys() - claimed if not run[1].startswith("top1_")} <= unclaimed
 
 
 def test_figure_7_has_sizes_that_the_paper_lacks() -> None:

@@ -19,11 +19,10 @@ from transformers import PreTrainedTokenizerFast
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.tasks.commonsense import harness, shared_prefix
-from flexround.tasks.commonsense.choices import KINDS, answered
-from flexround.tasks.commonsense.options import CommonsenseOptions
-from flexround.tasks.commonsense.task import Commonsense
-from flexround.tasks.text import task as text
+from flexround.tasks import harness, text
+from flexround.tasks.commonsense import Commonsense
+from flexround.tasks.options import CommonsenseOptions
+from flexround.tasks.questions import KINDS, answered
 from synthetic import choices as mini
 from synthetic import files, tokenizers
 
@@ -181,11 +180,11 @@ def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
     llama.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: sizes.append(kwargs["input_ids"].shape), with_kwargs=True
     )
-    questions = [[shared_prefix.Request(list(range(1, length)), 1)] for length in (4, 12, 5, 11, 6, 10)]
-    whole = shared_prefix.likelihoods(llama, questions, 8)
+    questions = [[harness.Request(list(range(1, length)), 1)] for length in (4, 12, 5, 11, 6, 10)]
+    whole = harness.likelihoods(llama, questions, 8)
     assert sizes == [(6, 10)]
-    monkeypatch.setitem(shared_prefix.TOKENS, "cpu", 20)
-    parts = shared_prefix.likelihoods(llama, questions, 8)
+    monkeypatch.setitem(harness.TOKENS, "cpu", 20)
+    parts = harness.likelihoods(llama, questions, 8)
     assert sizes[1:] == [(2, 10), (2, 8), (2, 3)]
     for (first,), (second,) in zip(whole, parts, strict=True):
         assert first[0] == pytest.approx(second[0], rel=1e-4)
@@ -253,7 +252,7 @@ def test_perplexities_are_those_of_plain_loops(place, found):
 
 
 def test_calibration_samples_of_the_release_are_the_first_blocks_of_joined_documents(place, monkeypatch):
-    monkeypatch.setattr("flexround.tasks.commonsense.task.JOINED", 12)
+    monkeypatch.setattr("flexround.tasks.commonsense.JOINED", 12)
     task, coder, blocks = build(calibration="release"), tokenizer(begin=True), []
     coder.no_padding()
     documents = [row["text"] for row in text.read_rows(place.data, "train")]
@@ -283,7 +282,5 @@ def test_what_cannot_be_evaluated_is_refused(place, prepared, tmp_path):
         build().evaluate(place.model, prepared, CPU, 4, place.network, "heldout")
     with pytest.raises(InputError, match="513: the model has 512 positions"):
         evaluated(place, test_block=513)
-    with pytest.raises(InputError, match="boolq: 7 training examples are too few for 8 shots; lower the option shots"):
-        build(shots=(0, 8)).prepare(tmp_path / "other", prepared / "files")
     files.commonsense(tmp_path, 4, 2, 3, 0)
     build(shots=(0,)).prepare(tmp_path / "other", tmp_path)

@@ -1,28 +1,23 @@
 """Pinned sources: verified whether downloaded or put there by hand, and never left half-written."""
 
 import contextlib
-import gzip
 import hashlib
 import http.server
-import io
 import json
 import re
 import threading
 import time
-import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save
 from stage_calls import call
 
 from flexround.errors import InputError
-from flexround.io import download, sources
+from flexround.io import fetchers, sources
 from flexround.jobs.runs import FetchJob
 from flexround.settings.load import load_params
 from flexround.settings.sources import Source
-from flexround.tasks.glue import files as glue_files
+from flexround.tasks import glue
 
 CONTENT = b"weights" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -31,7 +26,7 @@ FACTS = {"kind": "checkpoint", "revision": "v1", "licence": "MIT"}
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(download, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(fetchers, "PAUSES", (0.0, 0.0))
 
 
 def source(location, **given):
@@ -130,7 +125,7 @@ def test_no_source_lies_in_the_directory_of_another_and_glue_has_every_split():
     places = [Path(source.file) for source in known.values()]
     assert len(set(places)) == len(places)
     assert not [place for place in places if set(place.parents) & set(places)]
-    splits = {f"{name}/{split}-*.parquet" for name, splits in glue_files.SPLITS.items() for split in splits}
+    splits = {f"{name}/{split}-*.parquet" for name, splits in glue.SPLITS.items() for split in splits}
     assert splits <= set(known["glue"].files)
 
 
@@ -168,16 +163,6 @@ def replying(*bodies, length=None, pause=0.0):
     return Replying
 
 
-class Endless(Handler):
-    """Sends one header, byte after byte."""
-
-    def reply(self):
-        self.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
-        for _ in range(100):
-            self.wfile.write(b"x")
-            time.sleep(0.05)
-
-
 @pytest.fixture
 def serve():
     """Return a function that starts a server of a handler class; ``asked`` lists what it is asked for."""
@@ -200,20 +185,16 @@ def serve():
     ("handler", "limit", "tries", "message"),
     [
         (replying(CONTENT[:100], length=len(CONTENT)), {}, 3, f"100 of {len(CONTENT)} bytes"),
-        (replying(CONTENT, length="abc"), {}, 1, "Content-Length: 'abc'"),
-        (replying(CONTENT, length="-5"), {}, 1, "Content-Length: '-5'"),
         (Handler, {}, 1, r"download failed \(HTTP Error 404.*put it at"),
-        (replying(CONTENT, pause=0.05), {"LIMIT": 0.2}, 1, r"it took longer than 0\.2 s"),
-        (Endless, {"LIMIT": 0.2}, 1, r"it took longer than 0\.2 s"),
         (replying(CONTENT, pause=3), {"QUIET": 0.2}, 3, r"the download failed \(.*timed out"),
     ],
-    ids=["broken off", "no number", "negative", "absent", "slow body", "slow header", "silent"],
+    ids=["broken off", "absent", "silent"],
 )
-def test_a_server_that_fails_is_one_message_in_time_and_nothing_is_kept(
+def test_a_server_that_fails_is_one_message_and_nothing_is_kept(
     serve, out, monkeypatch, handler, limit, tries, message
 ):
     for name, seconds in limit.items():
-        monkeypatch.setattr(download, name, seconds)
+        monkeypatch.setattr(fetchers, name, seconds)
     started, server = time.monotonic(), serve(handler)
     with pytest.raises(InputError, match=message):
         sources.fetch("w", source(f"{server.address}/w.pth"), out)
@@ -224,7 +205,7 @@ def test_a_server_that_fails_is_one_message_in_time_and_nothing_is_kept(
 
 @pytest.mark.parametrize(
     "address",
-    ["http://127.0.0.1:9/w", "http://[::1/w", "http://a:b/w", "http://", "https:///w", "http://a b/w", "file://x/y"],
+    ["http://127.0.0.1:9/w", "http://a:b/w", "http://", "https:///w", "http://a b/w", "file://x/y"],
 )
 def test_an_address_that_leads_nowhere_is_one_message(out, address):
     with pytest.raises(InputError, match=r"source w: .*put it at"):
@@ -257,50 +238,3 @@ def test_the_files_of_a_directory_are_downloaded_one_by_one(tmp_path, out):
     with pytest.raises(InputError, match=r"its sha256 is .*, but params/sources.yaml says 0000"):
         sources.fetch("other", Source(location=remote.as_uri(), sha256="0" * 64, **rows | {"file": "other"}), out)
     assert not list(out.glob("*other*"))
-
-
-PAGE = b"\n <!DOCTYPE html><html><body>Not found</body></html>"
-TENSORS = save({"a": np.zeros(100, np.float32)})
-DEEP = b"[" * 100_000 + b"]" * 100_000
-ZIP = io.BytesIO()
-with zipfile.ZipFile(ZIP, "w") as _packed:
-    _packed.writestr("data.pkl", CONTENT)
-EMPTY, HTML, BROKEN = "it is empty", "it is a page of HTML", r"it is not a whole \w+ file"
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "wrong"),
-    [
-        ("w.pth", CONTENT, None),
-        ("w.pth", ZIP.getvalue(), None),
-        ("w.pth", b"", EMPTY),
-        ("w.pth", b" \n", EMPTY),
-        ("w.pth", PAGE, HTML),
-        ("w.pth", ZIP.getvalue()[:-30], BROKEN),
-        ("w.tgz", gzip.compress(CONTENT), None),
-        ("w.tgz", gzip.compress(CONTENT)[:-9], BROKEN),
-        ("w.tgz", gzip.compress(CONTENT)[:-9] + bytes(9), BROKEN),
-        ("w.safetensors", TENSORS, None),
-        ("w.safetensors", TENSORS[:-1], BROKEN),
-        ("w.safetensors", TENSORS[:5], BROKEN),
-        ("w.safetensors", len(DEEP).to_bytes(8, "little") + DEEP, BROKEN),
-        ("w.parquet", b"PAR1" + CONTENT + b"PAR1", None),
-        ("w.parquet", b"PAR1" + CONTENT, BROKEN),
-        ("w.parquet", b"PAR", BROKEN),
-        ("w.json", b'{"a": [1, 2]}', None),
-        ("w.json", b'{"a": [1, 2', BROKEN),
-        ("w.json", DEEP, BROKEN),
-        ("w.json", PAGE.upper(), HTML),
-        ("page.html", PAGE, None),
-    ],
-    ids=range(21),
-)
-def test_what_cannot_be_the_file_is_refused_and_no_hash_recorded(serve, out, name, body, wrong):
-    """The server says no length, so that nothing but the content tells."""
-    wanted = source(f"{serve(replying(body)).address}/{name}")
-    if wrong is None:
-        assert sources.fetch("w", wanted, out) == hashlib.sha256(body).hexdigest()
-        return
-    with pytest.raises(InputError, match=rf"source w: .*w\.pth: {wrong}.*put it at"):
-        sources.fetch("w", wanted, out)
-    assert [path for path in out.rglob("*") if path.is_file()] == []

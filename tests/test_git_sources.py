@@ -10,7 +10,7 @@ import real_files
 from pydantic import ValidationError
 
 from flexround.errors import InputError
-from flexround.io import download, git, sources
+from flexround.io import fetchers, sources
 from flexround.settings.sources import Source
 
 FILES = {"zoo/w.th": b"weights\r\n", "zoo/other.th": b"x", "train/ant/1.jpg": b"one", "train/bee/2.jpg": b"two"}
@@ -85,14 +85,6 @@ def test_a_whole_repository_is_its_files_without_those_of_git(repository, tmp_pa
     assert not (tmp_path / "place/it/.git").exists()
 
 
-def test_what_is_no_tar_of_files_is_refused(repository, tmp_path):
-    tarfile.open(tmp_path / "empty", "w").close()
-    (tmp_path / "broken").write_bytes(b"no tar" * 200)
-    for name, message in (("empty", "it is a tar without files"), ("broken", "it is not a whole tar")):
-        with pytest.raises(InputError, match=message):
-            sources.verify("w", source(repository, "train", packed=True), tmp_path / name)
-
-
 ORIGIN = r"Get it from: zoo/w\.th of the git repository file:///nowhere, commit aaaa\w+, and put it at \S+/place/it"
 
 
@@ -116,7 +108,7 @@ def test_what_cannot_be_fetched_says_what_to_put_where_and_nothing_is_kept(
 
 
 def test_nothing_else_than_the_wanted_files_is_checked_out(repository, tmp_path):
-    assert git.fetch(source(repository, "train/ant"), tmp_path) == tmp_path / "tree/train/ant"
+    assert fetchers.from_git(source(repository, "train/ant"), tmp_path) == tmp_path / "tree/train/ant"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["1.jpg"]
 
 
@@ -162,17 +154,9 @@ def test_the_caller_and_the_repository_change_neither_bytes_nor_another_reposito
     assert not (victim / ".git/shallow").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [("exec sleep 30", r"git init: it took longer than 0\.2 s"), (None, "the command git is missing; install it")],
-)
-def test_git_is_given_up_in_the_end(repository, tmp_path, monkeypatch, script, message):
-    if script:
-        (tmp_path / "git").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
-    monkeypatch.setattr(download, "LIMIT", 0.2)
-    with pytest.raises(InputError, match=message):
+def test_without_git_the_message_says_so(repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="the command git is missing; install it"):
         sources.fetch("w", source(repository, "zoo/w.th"), tmp_path)
 
 

@@ -16,8 +16,8 @@ from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.machine import hardware
 from flexround.reconstruct import phases
-from flexround.tasks.images import task as image_task
-from flexround.tasks.images import training
+from flexround.tasks import image_training as training
+from flexround.tasks import images as image_task
 
 TESTS = Path(__file__).parent
 IMAGES = "imagenet", "mobilenetv2-brecq"
@@ -140,7 +140,7 @@ def test_stages_without_memory_name_their_settings_and_go_on_where_they_were(tmp
     message = r"smoke/imagenet/mobilenetv2-brecq: the host's .*train rules.*, a smaller batch"
     with pytest.raises(InputError, match=message):
         work.weights(*IMAGES, state=kept)
-    assert list(tmp_path.glob("kept/finetune/*/training"))
+    assert list(tmp_path.glob("kept/finetune/*/training.safetensors"))
     found = artifacts.read_manifest(work.weights(*IMAGES, state=kept))
     assert epochs == [0, 1, 1, 2]
     assert (found["files"], found["train"]) == (expected["files"], expected["train"]), "the same bits, averages too"

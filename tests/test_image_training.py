@@ -10,7 +10,7 @@ from image_sets import digits_task
 from torch import nn
 
 from flexround.errors import NumericalError
-from flexround.tasks.images import training as image_training
+from flexround.tasks import image_training
 
 
 def tiny_network():

@@ -13,11 +13,9 @@ from tokenizers import models, pre_tokenizers, processors
 
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.io import artifacts
-from flexround.tasks.language import task as language_modelling
-from flexround.tasks.language.task import LanguageModelling, LanguageOptions
-from flexround.tasks.text import metrics as text_metrics
-from flexround.tasks.text import task as text
-from flexround.tasks.text import token_blocks
+from flexround.tasks import encode, text, text_metrics
+from flexround.tasks import language as language_modelling
+from flexround.tasks.language import LanguageModelling, LanguageOptions
 
 CPU = torch.device("cpu")
 FIT = {"epochs": 2, "batch": 4, "lr": 1e-2}
@@ -36,7 +34,7 @@ def letters(begin=False):
 
 
 def cut(texts, size, count=1, **options):
-    return [part.tolist() for part in token_blocks.blocks(texts, letters(**options), size, count, "here")]
+    return [part.tolist() for part in encode.blocks(texts, letters(**options), size, count, "here")]
 
 
 # blocks
@@ -47,7 +45,7 @@ def test_blocks_by_hand():
     assert cut(texts, 3, 2) == [[[1, 2, 3], [4, 5, 6]]]
     assert cut(texts, 2, 2) == [[[1, 2], [3, 4]], [[5, 6]]]
     assert cut(texts, 4, 2, begin=True) == [[[0, 1, 2, 3], [4, 0, 0, 5]]], "blank rows begin too"
-    (found,) = token_blocks.blocks(texts, letters(), 3, 2, "here")
+    (found,) = encode.blocks(texts, letters(), 3, 2, "here")
     assert found.dtype == np.int32
     with pytest.raises(InputError, match="here: 3 tokens are less than one block, block_size=4; lower it or add text"):
         cut(["a b", "c"], 4)
@@ -57,10 +55,10 @@ def test_tokenizing_in_chunks_as_text_is_needed_changes_nothing(monkeypatch):
     texts, read = [" ".join("abcdefghij"[: 1 + index % 10]) for index in range(50)], []
     whole = list(itertools.chain(*cut(texts, 7, 4)))
     assert len(whole) == sum(1 + index % 10 for index in range(50)) // 7
-    monkeypatch.setattr(token_blocks, "CHUNK", 3)
+    monkeypatch.setattr(encode, "CHUNK", 3)
     assert list(itertools.chain(*cut(texts, 7, 4))) == whole
     endless = (read.append(1) or "a b" for _ in itertools.count())
-    next(token_blocks.blocks(endless, letters(), 4, 2, "here"))
+    next(encode.blocks(endless, letters(), 4, 2, "here"))
     assert len(read) <= 6
 
 
@@ -71,7 +69,7 @@ def test_the_tail_of_each_group_of_rows_is_dropped_as_by_run_clm():
         joined = ["abcdefghij".index(letter) + 1 for text in texts[start : start + 8] for letter in text.split()]
         length = len(joined) // 7 * 7
         expected += [joined[place : place + 7] for place in range(0, length, 7)]
-    found = [part.tolist() for part in token_blocks.blocks(texts, letters(), 7, 3, "here", joined=8)]
+    found = [part.tolist() for part in encode.blocks(texts, letters(), 7, 3, "here", joined=8)]
     assert list(itertools.chain(*found)) == expected
     assert len(expected) < len(list(itertools.chain(*cut(texts, 7, 3)))), "more is left over than of all rows"
 

@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.mini import models as mini
-from flexround.models.llama import blocks as llama_blocks
+from flexround.models.transformer import llama_blocks
 
 SYMMETRIC = {"w_scheme": "symmetric"}
 

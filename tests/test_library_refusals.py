@@ -263,9 +263,7 @@ def test_the_weight_of_a_regularizer_counts():
 
 
 def test_load_never_tells_to_delete_a_directory_of_the_user(tmp_path):
-    with pytest.raises(
-        InputError, match=r"manifest\.json: missing; give a directory that save wrote, or save"
-    ) as caught:
+    with pytest.raises(InputError, match=r"manifest\.json") as caught:
         flexround.load(tmp_path, made(Pictures))
     assert "delete" not in str(caught.value)
     with pytest.raises(InputError, match=r"load\(Pictures, .*Path\): give the directory first, then a model"):

@@ -13,8 +13,8 @@ from flexround.errors import SettingsError
 from flexround.models import build, tensors
 from flexround.models.tensors import linears, places
 from flexround.settings.load import load_params
-from flexround.tasks.text import lora_training
-from flexround.tasks.text.lora_training import AdapterTrainSettings
+from flexround.tasks import text_training
+from flexround.tasks.options import AdapterTrainSettings
 
 IDS = np.random.default_rng(0).integers(1, 30, size=(11, 8)).astype(np.int64)
 LORA = {"rank": 2, "alpha": 6, "dropout": 0.0}
@@ -31,7 +31,7 @@ def loss(model, batch, _):
 def train(model, **settings):
     standard = {"epochs": 2, "batch": 4, "lr": 1e-2, "clip": 1e9, "weight_decay": 0.1}
     checked = AdapterTrainSettings.model_validate(standard | settings)
-    return lora_training.train(model, {"ids": IDS}, loss, checked)
+    return text_training.train_adapters(model, {"ids": IDS}, loss, checked)
 
 
 def is_adapted(name):
@@ -130,7 +130,7 @@ def test_llama_33b_is_trained_on_one_card_of_80_gb():
     model = build.architecture(checkpoint.model_copy(update={"model": few}), {"head": "causal-lm"})
     for name in linears(model):
         tensors.put(places(model)[name], model.get_parameter(name).to(getattr(torch, settings.frozen)))
-    lora_training.attach(model, lora_training.QUERY_AND_VALUE, settings.lora, seed=0)
+    text_training.attach(model, text_training.QUERY_AND_VALUE, settings.lora, seed=0)
 
     def total(parameters):
         return sum(value.nbytes * (depth / 2 if ".layers." in name else 1) for name, value in parameters.items())

@@ -13,8 +13,7 @@ from torch import nn
 from flexround import imports
 from flexround.mini import models as mini
 from flexround.models import efficientnet_lite, mobilenetv2
-from flexround.models.blocks import Block
-from flexround.models.groups import EqualizationGroup
+from flexround.models.blocks import Block, EqualizationGroup
 from flexround.models.surgery import attach
 from flexround.settings import load
 from flexround.tasks import protocol

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import networks
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.io import artifacts, download, sources
+from flexround.io import artifacts, fetchers, sources
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -41,7 +41,7 @@ def test_a_pinned_file_is_what_its_row_says(row, tmp_path, monkeypatch):
 def test_a_changed_byte_is_refused_with_file_and_hashes(tmp_path, monkeypatch):
     row, source = next(iter(PINNED.items()))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(download, "PARAMS", tmp_path / "params")
+    monkeypatch.setattr(fetchers, "PARAMS", tmp_path / "params")
     Path(source.inside).parent.mkdir(parents=True)
     content = bytearray((ROOT / source.inside).read_bytes())
     content[-1] ^= 1
@@ -54,7 +54,7 @@ def test_a_changed_byte_is_refused_with_file_and_hashes(tmp_path, monkeypatch):
 
 def test_a_new_version_of_a_pinned_file_replaces_the_copy_of_the_old_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(download, "PARAMS", tmp_path / "params")
+    monkeypatch.setattr(fetchers, "PARAMS", tmp_path / "params")
     facts = {"kind": "checkpoint", "location": "file:w.bin", "file": "w.bin", "revision": "1", "licence": "MIT"}
     Path("w.bin").write_bytes(b"old")
     old = sources.fetch("w", Source(**facts, sha256=artifacts.sha256(Path("w.bin"))), tmp_path / "sources")

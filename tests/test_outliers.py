@@ -49,7 +49,7 @@ def reads(model, kind):
         found[names[module]] = float(sizes.max() / sizes.median())
 
     with contextlib.ExitStack() as hooks:
-        for block in imports.load(f"flexround.models.{kind}:blocks")(model):
+        for block in imports.load(f"flexround.models.transformer:{kind}_blocks")(model):
             for site in block.sites:
                 hooks.enter_context(site.module.register_forward_pre_hook(look, with_kwargs=True))
         model(ids())

@@ -1,13 +1,12 @@
 """A rounding and a network of the user's own, from files outside the project: the documented examples."""
 
-import contextlib
 import csv
 import importlib
 import io
 import json
-import os
 import re
 import shutil
+import sys
 
 import pytest
 import table_runs
@@ -22,10 +21,11 @@ from flexround.results import cells, frames, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.render import html, latex, terminal
 from flexround.settings import reach, user_rows
-from flexround.settings.layout import MODULES, ROOT, Run
+from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe
+from flexround.tools import check
 
 EXAMPLE = ROOT / "examples/own_rounding"
 NUDGE = "b-nudge-w4"
@@ -42,6 +42,7 @@ def home(tmp_path, monkeypatch):
     for path in EXAMPLE.iterdir():
         shutil.copy(path, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_rounding", raising=False)
     importlib.invalidate_caches()
     reach._roots.cache_clear(), reach.read_module.cache_clear()
     yield tmp_path
@@ -148,156 +149,118 @@ def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_set
     [
         ({"like": "flexruond"}, "roundings.Nudge: like: 'flexruond' (did you mean 'flexround'?"),
         ({"like": "lrq"}, "roundings.Nudge: like: lrq: no table of the scale mini has its rows"),
-        ({"rounding": "my_rounding:Nugde"}, "roundings.Nudge: rounding 'my_rounding:Nugde': "),
-        (
-            {"rounding": "my_rounding:Needs"},
-            "rounding my_rounding:Needs: option 'k' has no default; give it in options",
-        ),
-        ({"like": "rtn", "options": {"w": 1}}, "roundings.Nudge: rounding my_rounding:Nudge: unknown option 'w'"),
-        ({"hyper": [{"set": {"lr": -1}, "source": "mine"}]}, "roundings.Nudge: hyper.0.set: lr = -1"),
-        (
-            {"hyper": [{"when": {"w_bits": 5}, "set": {}, "source": "mine"}]},
-            "Nudge: hyper.0.when: fits none of its run",
-        ),
+        ({"hyper": [{"set": {"lr": -1}, "source": "mine"}]}, "roundings.Nudge.hyper.0.set: lr = -1"),
         ({"lik": "flexround"}, "roundings.Nudge.lik: unknown key 'lik' (did you mean 'like'?"),
-        (None, "roundings.Nudge: b-nudge-w4: there is a recipe of this name; choose another"),
+        (None, "roundings.Nudge: recipes.b-nudge-w4: there is a recipe of this name; choose another"),
     ],
 )
 def test_a_mistake_in_a_rounding_like_another_is_named(mini, home, change, message):
+    own = {"rounding": "my_rounding:Nudge", "like": "flexround"} | (change or {})
+    lines = mistakes(mini, home, roundings={"Nudge": own}, **({"recipes": {}, "rows": []} if change else {}))
+    assert any(message in line for line in lines), lines
+
+
+def test_mistakes_of_a_file_are_told_together(mini, home):
+    own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4}
+    lines = mistakes(
+        mini, home, recipe={}, rows=[{"table": 2, "recipe": NUDGE}], recipes={"e": own | {"hyper": {"itters": 3}}}
+    )
+    for text in (
+        "recipe: unknown key 'recipe' (did you mean 'recipes'?",
+        "rows.0.method: this key is required",
+        "recipes.e.hyper: itters: unknown key 'itters' (did you mean 'iters'?",
+    ):
+        assert any(text in line for line in lines), (text, lines)
+
+
+def test_rows_and_recipes_that_no_table_can_take_are_named(mini, home):
+    own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4}
+    rows = [{"table": number, "recipe": NUDGE, "method": "Mine"} for number in (33, 13, 15)]
+    lines = mistakes(mini, home, recipes={"b-flexround-w4": own}, rows=rows)
+    for text in (
+        "recipes.b-flexround-w4: there is a recipe of this name",
+        "rows: table '33'",
+        "rows: table 13: give groups, or tasks and settings",
+        "rows: table 15: task: give it in the row",
+    ):
+        assert any(text in line for line in lines), (text, lines)
+
+
+# what the command finds
+
+
+def found(project, home, **changes):
+    return check.mistakes(merged(project, home, **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounding": "my_rounding:Nugde"}, "'my_rounding:Nugde': module 'my_rounding' "),
+        ({"rounding": "my_rounding:Needs"}, "my_rounding:Needs: missing a required argument: 'k'"),
+        ({"options": {"w": 1}}, "my_rounding:Nudge: unknown option 'w'"),
+        ({"hyper": [{"when": {"w_bits": 5}, "set": {}, "source": "mine"}]}, "no w_bits fits '5'"),
+    ],
+)
+def test_the_command_looks_into_the_users_code_and_rules(mini, home, change, message):
     with (home / "my_rounding.py").open("a") as file:
         file.write(
             "\n\nclass Needs(Nudge):\n    def __init__(self, weight, grid, axes, k, b=1, *, c=2):\n        pass\n"
         )
-    own = {"rounding": "my_rounding:Nudge", "like": "flexround"} | (change or {})
-    lines = mistakes(mini, home, roundings={"Nudge": own}, **({"recipes": {}, "rows": []} if change else {}))
+    own = {"rounding": "my_rounding:Nudge", "like": "flexround"} | change
+    lines = found(mini, home, roundings={"Nudge": own}, recipes={}, rows=[])
     assert any(message in line for line in lines), lines
 
 
 def test_a_regularizer_needs_a_weight_that_is_set_if_only_to_0(mini, home):
     module = home / "my_rounding.py"
     module.write_text(f"{module.read_text()}\n    def regularizer(self, beta):\n        return self.v.sum()\n")
-    (line,) = mistakes(mini, home)
+    (line,) = found(mini, home)
     assert NUDGE in line
     assert "my_rounding:Nudge has a regularizer, whose weight, reg_weight, is 0 by default" in line
-    for weight in (0.0, 0.5):
-        own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4, "hyper": {"reg_weight": weight}}
-        merged(mini, home, recipes={NUDGE: own})
-    like = {"rounding": "my_rounding:Nudge", "like": "adaround"}
-    merged(mini, home, roundings={"Nudge": like}, recipes={}, rows=[])
+    own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4, "hyper": {"reg_weight": 0.0}}
+    assert found(mini, home, recipes={NUDGE: own}) == []
 
 
-def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
-    own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4}
-    recipes = {
-        "b-flexround-w4": own,
-        "a": own | {"rounding": "my_roundin:Nudge"},
-        "b": own | {"rounding": "my_rounding:Nudg"},
-        "c": own | {"rounding": "flexruond"},
-        "d": {"select": ["b-rtn-w4"]},
-        "e": own | {"hyper": {"itters": 3, "lr": -1}},
-    }
-    rows = [{"table": number, "recipe": "e", "method": "E"} for number in (33, 13, 15)]
-    rows += [{"table": 2, "recipe": "b-nugde-w4", "method": "E", "bits": "4/32"}] * 2
-    rows += [{"table": 2, "recipe": "b-flexround-w4", "method": "Ours", "bits": "4/32"}]
-    rows += [{"table": 7, "recipe": "e", "method": "E", "section": "LLaMA-33b", "checkpoint": "llama-33b"}]
-    rows += [{"table": table, "recipe": "e", "method": "E", "bits": bits} for table, bits in ((3, "4/4"), (10, "4/32"))]
-    lines = mistakes(mini, home, recipes=recipes, rows=rows)
-    for text in (
-        "recipes.b-flexround-w4: the project has a recipe of this name",
-        "recipes.a: rounding 'my_roundin:Nudge': no module 'my_roundin'",
-        "has no 'Nudg' (did you mean 'Nudge'?",
-        "recipes.c: rounding 'flexruond' (did you mean 'flexround'?",
-        "recipes.d: give setting, rounding and w_bits",
-        "rows: table '33'",
-        "rows: table 13 shows settings",
-        "rows: table 15, E: section = '': give it as the table's rows do",
-        "rows: table 10, E: bits = '4/32': the table has none",
-        "rows: table 2, E: 'b-nugde-w4'",
-        "rows: table 2, E: twice in the table; remove one",
-        "rows: table 2, Ours: twice in the table; remove one",
-        "rows: table 7, E: section 'LLaMA-33b' (did you mean 'LLaMA-33B'?",
-        "recipes.e.hyper: itters: unknown key 'itters' (did you mean 'iters'?",
-        "recipes.e.hyper: lr",
-    ):
-        assert any(text in line for line in lines), (text, lines)
+def test_a_row_can_not_win_under_bits_that_its_recipe_lacks(mini, home):
+    rows = [{"table": 3, "recipe": NUDGE, "method": "Mine", "bits": "4/4"}]
+    rows += [{"table": 7, "recipe": NUDGE, "method": "Mine", "section": "LLaMA-33B", "checkpoint": "llama-33b"}]
+    wrong = found(mini, home, rows=rows)
+    assert [line.partition("Mine: ")[2] for line in wrong] == [
+        f"bits = {bits}, its recipe {NUDGE} has 4/32; change one" for bits in ("4/4", "8/8")
+    ]
 
 
-def test_a_row_has_a_section_as_the_compared_rows_of_its_table_do(home):
-    for number, section in ((5, "Per channel"), (7, "")):
-        row = {"table": number, "recipe": NUDGE, "method": "B + Nudge", "bits": "4/32"}
-        merged(load_params("real"), home, rows=[row | ({"section": section} if section else {})])
-    with pytest.raises(SettingsError, match=r"table 5, B . Nudge: section = ''"):
-        merged(load_params("real"), home, rows=[row | {"table": 5}])
-    real = load_params("real")
-    alone = [group.model_copy(update={"compare": False}) for group in real.tables[7].groups]
-    real.tables[7] = real.tables[7].model_copy(update={"groups": tuple(alone)})
-    merged(real, home, rows=[row])
+GRIDS = [
+    (5, "Per channel", {}, True),
+    (5, "Per channel", {"w_granularity": "tensor"}, False),
+    (5, "Per channel", {"w_scheme": "asymmetric"}, False),
+    (5, "Per channel", {"group_size": 64, "a_granularity": "token"}, True),  # have no effect
+    *((5, "Per channel", {end: bits}, bits == 8) for end in ("stem_bits", "head_bits") for bits in (8, "low")),
+    (5, "Per tensor", {}, False),
+    (5, "Per tensor", {"w_granularity": "tensor"}, True),
+    (7, "Groups of 64", {"w_granularity": "group", "group_size": 64}, True),
+    (7, "Groups of 64", {"w_granularity": "group", "group_size": 32}, False),
+    (2, "", {"setting": "Q", "a_bits": 4}, True),
+    (2, "", {"setting": "B", "a_bits": 4}, True),  # has an output of the first layer in 8 bit, as B in the paper
+    (2, "", {"setting": "Q", "a_bits": 4, "stem_output_bits": 8}, False),
+    (2, "", {"setting": "Q", "a_bits": 4, "a_scheme": "asymmetric"}, False),
+    (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "stem_bits": 8}, True),  # what low is there
+    (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "a_granularity": "token"}, False),
+]
 
 
-@pytest.mark.parametrize(
-    ("table", "row", "expected"),
-    [
-        (3, {"bits": "4/4"}, "4/4"),
-        (2, {"bits": "3/32"}, "3/32"),
-        (24, {"bits": "4/4", "section": "PTB", "task": "ptb"}, "4/4"),
-        (7, {"section": "LLaMA-33B", "checkpoint": "llama-33b"}, "8/8"),
-    ],
-)
-def test_a_row_can_not_win_under_bits_that_its_recipe_lacks(mini, home, table, row, expected):
-    (line,) = mistakes(mini, home, rows=[{"table": table, "recipe": NUDGE, "method": "Mine", **row}])
-    assert line.endswith(f"table {table}, Mine: bits = {expected}, its recipe {NUDGE} has 4/32; change one")
-
-
-@pytest.mark.parametrize(
-    ("number", "section", "settings", "fits"),
-    [
-        (5, "Per channel", {}, True),
-        (5, "Per channel", {"w_granularity": "tensor"}, False),
-        (5, "Per channel", {"w_scheme": "asymmetric"}, False),
-        (5, "Per channel", {"group_size": 64, "a_granularity": "token"}, True),  # have no effect
-        *((5, "Per channel", {end: bits}, bits == 8) for end in ("stem_bits", "head_bits") for bits in (8, "low")),
-        (5, "Per tensor", {}, False),
-        (5, "Per tensor", {"w_granularity": "tensor"}, True),
-        (7, "Groups of 64", {"w_granularity": "group", "group_size": 64}, True),
-        (7, "Groups of 64", {"w_granularity": "group", "group_size": 32}, False),
-        (2, "", {"setting": "Q", "a_bits": 4}, True),
-        (2, "", {"setting": "B", "a_bits": 4}, True),  # has an output of the first layer in 8 bit, as B in the paper
-        (2, "", {"setting": "Q", "a_bits": 4, "stem_output_bits": 8}, False),
-        (2, "", {"setting": "Q", "a_bits": 4, "a_scheme": "asymmetric"}, False),
-        (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "stem_bits": 8}, True),  # what low is there
-        (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "a_granularity": "token"}, False),
-    ],
-)
-def test_rows_that_compete_have_equal_grids(home, number, section, settings, fits):
-    keys = {"setting": "B", "w_bits": 4} | {key: settings[key] for key in settings if key in Recipe.model_fields}
-    changed = {key: value for key, value in settings.items() if key not in keys}
-    own = keys | {"rounding": "my_rounding:Nudge", "hyper": changed | {"reg_weight": 0}}
-    bits = f"{keys['w_bits']}/{keys.get('a_bits', 32)}"
-    row = {"table": number, "recipe": "mine", "method": "Mine", "bits": bits, "section": section}
-    with contextlib.nullcontext() if fits else pytest.raises(SettingsError):
-        merged(load_params("real"), home, recipes={"mine": own}, rows=[row])
-
-
-def test_wrong_keys_and_a_syntax_error_in_the_module_are_named(mini, home):
-    (home / "my_rounding.py").write_text("class Nudge(:\n")
-    assert any("my_rounding.py: line 1: " in line for line in mistakes(mini, home))
-    lines = mistakes(mini, home, recipe={}, rows=[{"table": 2, "recipe": NUDGE}], recipes={"B/Nudge": {}})
-    for text in (
-        "recipe: unknown key 'recipe' (did you mean 'recipes'?",
-        "rows.0.method: this key is required",
-        "recipes: 'B/Nudge': of a name use only letters",
-    ):
-        assert any(text in line for line in lines), (text, lines)
-
-
-def test_a_module_that_would_run_in_the_place_of_the_one_beside_the_file_is_named(mini, home, monkeypatch):
-    left = home / "left/my_rounding.py"
-    left.parent.mkdir()
-    left.write_text((home / "my_rounding.py").read_text() + "# of last week")
-    monkeypatch.syspath_prepend(str(left.parent))
-    monkeypatch.setenv(MODULES, f"{ROOT}{os.pathsep}{home}")
-    expected = f"{left} would run in the place of {home / 'my_rounding.py'}; rename one of them"
-    assert any(line.endswith(expected) for line in mistakes(mini, home))
+def test_rows_that_compete_have_equal_grids(home):
+    recipes, rows = {}, []
+    for place, (number, section, settings, fits) in enumerate(GRIDS):
+        keys = {"setting": "B", "w_bits": 4} | {key: settings[key] for key in settings if key in Recipe.model_fields}
+        changed = {key: value for key, value in settings.items() if key not in keys}
+        name, bits = f"{'fits' if fits else 'other'}-{place}", f"{keys['w_bits']}/{keys.get('a_bits', 32)}"
+        recipes[name] = keys | {"rounding": "my_rounding:Nudge", "hyper": changed | {"reg_weight": 0}}
+        rows.append({"table": number, "recipe": name, "method": name, "bits": bits, "section": section})
+    lines = found(load_params("real"), home, recipes=recipes, rows=rows)
+    named = {re.search(r"(fits|other)-\d+", line)[0] for line in lines}
+    assert named == {row["method"] for row in rows if row["method"].startswith("other")}
 
 
 # networks
@@ -357,7 +320,6 @@ def test_a_scale_file_describes_its_own_table_of_which_nothing_is_published(tmp_
     [
         ("tables: squeezenet, published", "tables: real, published", "name them by letters that no file in params"),
         ("published: false", "published: true", "without published numbers"),
-        ("recipe: b-rtn-w4", "recipe: b-rnt-w4", "own file, table 1: recipe 'b-rnt-w4' .did you mean 'b-rtn-w4'"),
         ("tables:\n  - caption", "tables: 5\nrest:\n  - caption", "tables = 5: Input should be a valid array"),
         ("metrics: [top1]", "metrcs: [top1]", "unknown key 'metrcs' .did you mean 'metrics'"),
     ],

@@ -12,14 +12,14 @@ from image_sets import save
 from numpy.random import default_rng
 from stage_calls import Work
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.io import artifacts, sources
 from flexround.models import transformer
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
-from flexround.tasks.language import files as language_files
+from flexround.tasks import language
 from synthetic import tokenizers
 
 PAGE = (ROOT / "docs/own.md").read_text()
@@ -73,7 +73,7 @@ def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp
 def test_a_novel_keeps_its_lines_and_is_quantized_with_the_settings_of_texts(own):
     text = "It was the end.\r\n\r\n    def f(x):\n\treturn x\n" * 5
     (own / "novel.txt").write_bytes(text.encode())
-    rows = [row for split in ("train", "validation") for row in language_files.read(own / "novel.txt", "text", split)]
+    rows = [row for split in ("train", "validation") for row in language.read(own / "novel.txt", "text", split)]
     assert "".join(row["text"] for row in rows) == text.replace("\r\n", "\n")
     params = load_params(str(own / "own.yaml"))
     novel, photos = (hyper(params, Run("own", *pair, "q-rtn-w8a8", 0))[0] for pair in PAIRS)
@@ -112,14 +112,3 @@ def test_a_folder_without_files_is_refused(own, tmp_path):
     (own / "photos/train").mkdir(parents=True)
     with pytest.raises(InputError, match=r"source photos: .*photos has no files; correct `sources` in the scale's"):
         Work(own / "own.yaml", tmp_path).do("fetch", "photos", out=layout.source_file("photos"))
-
-
-def test_what_is_missing_or_named_like_a_source_of_the_project_is_said_before_anything_runs(own):
-    (own / "novel.txt").unlink()
-    (own / "own.yaml").write_text(SHOWN.replace("photos: photos,", "photos: photos, glue: photos,"))
-    with pytest.raises(SettingsError) as error:
-        load_params(str(own / "own.yaml"))
-    assert [line.partition("own.yaml: ")[2] for line in str(error.value).splitlines()] == [
-        "sources.glue: params/sources.yaml has that name",
-        f"sources.novel: {own / 'novel.txt'} is missing",
-    ]

@@ -10,7 +10,7 @@ from scipy import optimize, stats
 from flexround.errors import InputError
 from flexround.results.evaluated import Trial
 from flexround.results.paired import difference
-from flexround.tasks.text.metrics import perplexity
+from flexround.tasks.text_metrics import perplexity
 
 
 @dataclasses.dataclass(frozen=True)

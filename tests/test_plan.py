@@ -20,7 +20,7 @@ from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.schema import NeedRule
 from flexround.tasks import protocol
-from flexround.tasks.webnlg.task import WebNLGTrainSettings
+from flexround.tasks.webnlg import WebNLGTrainSettings
 from flexround.tools import plan as stage
 from flexround.tools import workload
 

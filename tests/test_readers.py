@@ -1,24 +1,208 @@
-"""The readers of data sets: whole files give the rows, and rows that are wrong are refused by file and number.
+"""The readers of data sets: whole files give the rows."""
 
-Damaged files are those of test_damaged_files.py.
-"""
-
+import gzip
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import pyarrow
 import pytest
 import real_files
 from pyarrow import parquet
-from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, question, write
 
 from flexround.errors import InputError
-from flexround.tasks.commonsense import files as choice_files
-from flexround.tasks.commonsense import posed
-from flexround.tasks.commonsense.choices import KINDS, answered
-from flexround.tasks.commonsense.options import PosedOptions
-from flexround.tasks.glue.options import GlueOptions
-from flexround.tasks.glue.task import Glue
-from flexround.tasks.language import files as language
-from flexround.tasks.webnlg import files as webnlg
+from flexround.tasks import commonsense, glue, image_sets, language, squad, webnlg
+from flexround.tasks.options import GlueOptions, PosedOptions, StoriesOptions
+from flexround.tasks.questions import KINDS, answered
+
+SHARD = "00000-of-00001.parquet"
+EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
+CHOICES = {  # one example of each data set of multiple-choice questions, in the fields of the hub
+    "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "label": 1},
+    "piqa": {"goal": "dry hair", "sol1": "use a towel", "sol2": "use a fork", "label": 0},
+    "hellaswag": {
+        "activity_label": "Roof repair",
+        "ctx_a": "A man sits on a roof.",
+        "ctx_b": "he",
+        "endings": ["sings é.", "falls [step] asleep.", "eats.", "runs."],
+        "label": "3",
+    },
+    "winogrande": {"sentence": "Ann saw Bea so _ waved.", "option1": "Ann", "option2": "Bea", "answer": "2"},
+    "arc_easy": {"question": "How is rain?", "choices": EXAM, "answerKey": "B"},
+    "arc_challenge": {"question": "How is rain?", "choices": EXAM | {"label": ["1", "2"]}, "answerKey": "2"},
+    "openbookqa": {"question_stem": "Rain is", "choices": EXAM, "answerKey": "B"},
+}
+PLACES = {  # where the hub has the split that is evaluated
+    "boolq": f"boolq/validation-{SHARD}",
+    "piqa": "piqa_validation.parquet",
+    "hellaswag": f"data/validation-{SHARD}",
+    "winogrande": f"winogrande_xl/validation-{SHARD}",
+    "arc_easy": f"ARC-Easy/test-{SHARD}",
+    "arc_challenge": f"ARC-Challenge/test-{SHARD}",
+    "openbookqa": f"main/test-{SHARD}",
+}
+CONTEXT = "Zürich lies on a lake."
+WIKI = ["", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n"]
+
+
+COLA = 'gj04\t1\t\t"Zürich.\ngj04\t0\t*\tOn\u2028a lake that is old and cold.\n'
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tZürich .\t<QUOTE>\n"
+STSB = 'news\tMSRpar\t2012\t0001\t3.800\t"Zürich\ta\nnews\tMSRpar\t2012\t2\t0.5\tb\tc\turl\turl\n'
+
+
+def question(name="q1", text="a lake", start=15):
+    answers = {"text": [text], "answer_start": [start]}
+    return {"id": name, "title": "Towns", "context": CONTEXT, "question": "Where?", "answers": answers}
+
+
+def triples(category, facts, sentences):
+    """Return an entry of WebNLG."""
+    parts = ("subject", "property", "object")
+    return {
+        "category": category,
+        "modifiedtripleset": [dict(zip(parts, fact, strict=True)) for fact in facts],
+        "lexicalisations": [{"comment": comment, "lex": text} for comment, text in sentences],
+        "size": "1",
+    }
+
+
+AIRPORT = triples(
+    "Airport", [("Aarhus", "leader", "Ann")], [("good", "Ann leads Aarhus."), ("toFix", "Ann lead."), ("good", " ")]
+)
+ARTIST = triples(
+    "Artist", [("Björk", "born", "1965"), ("Björk", "from", '"Reykjavík"')], [("good", "A"), ("good", "B")]
+)
+BARE = triples("City", [("Aarhus", "country", "Denmark")], [("bad", "No."), ("good", "")])
+AIRPORT_ROW = {"category": "Airport", "seen": True, "context": "Aarhus : leader : Ann"}
+AIRPORT_ROW |= {"references": ["Ann leads Aarhus."]}
+ARTIST_ROW = {"category": "Artist", "seen": False, "context": 'Björk : born : 1965 | Björk : from : "Reykjavík"'}
+ARTIST_ROW |= {"references": ["A", "B"]}
+
+
+class Case(NamedTuple):
+    """A reader: where its file lies, what is in it, what reads the folder of all, and the rows that are expected."""
+
+    file: str
+    content: Any
+    read: Callable[[Path], Any]
+    rows: Any
+
+
+def rte(*rows):
+    """Return rows of the hub's RTE from pairs and labels."""
+    names = ("sentence1", "sentence2", "label", "idx")
+    return [dict(zip(names, (*row, index), strict=True)) for index, row in enumerate(rows, 5)]
+
+
+def released(name, split, file, text, *rows):
+    """Return the case of a file as its authors released it: rows of texts and label."""
+    names = (*glue.SENTENCES[name], "label", "idx")
+    found = [dict(zip(names, (*row, index), strict=True)) for index, row in enumerate(rows)]
+    return Case(f"{name}/{file}", text, lambda d: glue.read_released(d, name, split), found)
+
+
+CASES = {
+    "cola": released(
+        "cola", "train", "in_domain_train.tsv", COLA, ('"Zürich.', 1), ("On\u2028a lake that is old and cold.", 0)
+    ),
+    "sst2": released("sst2", "validation", "test.tsv", "sentence\tlabel\nzürich \t1\n", ("zürich ", 1)),
+    "mrpc": released("mrpc", "validation", "msr_paraphrase_test.txt", MRPC, ("Zürich .", "<QUOTE>", 1)),
+    "stsb": released("stsb", "train", "sts-train.csv", STSB, ('"Zürich', "a", 3.8), ("b", "c", 0.5)),
+    "glue": Case(
+        f"rte/train-{SHARD}",
+        rte(("Zürich", "b", 0), ("c", "d", 1)),
+        lambda d: glue.read(d, "rte", "train"),
+        rte(("Zürich", "b", 0), ("c", "d", 1)),
+    ),
+    "squad": Case(
+        f"plain_text/validation-{SHARD}",
+        [question("q1") | {"more": 1}, question("q2", "Zürich", 0) | {"more": 2}],
+        lambda d: squad.read(d, "validation"),
+        [question("q1"), question("q2", "Zürich", 0)],
+    ),
+    "wikitext2": Case(
+        f"wikitext-2-raw-v1/test-{SHARD}",
+        [{"text": text or " \n"} for text in WIKI],
+        lambda d: language.read(d, "wikitext2", "test"),
+        [{"text": text} for text in WIKI],
+    ),
+    "ptb": Case(
+        "ptb.valid.txt",
+        " no it was n't black friday é \n but\u2028while the <unk> N % \n last",
+        lambda d: language.read(d, "ptb", "validation"),
+        [{"text": text} for text in ("no it was n't black friday é", "but\u2028while the <unk> N %", "last")],
+    ),
+    "webnlg": Case("train.json", [AIRPORT, BARE, ARTIST], lambda d: webnlg.read(d, "train"), [AIRPORT_ROW, ARTIST_ROW]),
+    "webnlg test": Case("test.json", [ARTIST], lambda d: webnlg.read(d, "test"), [ARTIST_ROW]),
+    "c4": Case(
+        "en/c4-train.00000-of-01024.json.gz",
+        [{"text": "Zürich", "url": "x"}, {"text": "b", "url": "x"}],
+        lambda d: sorted(row["text"] for row in language.read_c4(d, "paper", 1, 2)),
+        ["Zürich", "b"],
+    ),
+    "tinystories": Case(
+        "tiny.utf8",
+        "Once.\u2028\n<|endoftext|>\n Zürich. \n<|endoftext|>",
+        lambda d: language.Stories(StoriesOptions(root="tiny.utf8", block_size=8)).rows(d),
+        {"train": [{"text": "Once."}], "validation": [{"text": "Zürich."}]},
+    ),
+    "photographs": Case(
+        "photographs.tar",
+        real_files.photographs,
+        lambda d: image_sets.read_photographs(d / "photographs.tar", 8)[1].tolist(),
+        [2, 0],
+    ),
+    "samples": Case(
+        "samples.tar",
+        real_files.samples,
+        lambda d: image_sets.read_samples(d / "samples.tar", 8)[0].shape,
+        (3, 8, 8, 3),
+    ),
+    "cifar10": Case(
+        "test.tar",
+        lambda path: real_files.images(path, "test", 2, "abc"),
+        lambda d: [len(images) for images in image_sets.read_tar(d / "test.tar")],
+        [2, 2, 2],
+    ),
+    **{
+        name: Case(
+            f"{name}/{PLACES[name]}",
+            [row | {"idx": 7}],
+            lambda d, name=name: commonsense.read(d, name, train=False),
+            [row],
+        )
+        for name, row in CHOICES.items()
+    },
+    **{
+        f"posed {name}": Case(
+            commonsense.POSED[name][0],
+            content if name == "hellaswag" else [content | {"more": "é"}],
+            lambda d, name=name: commonsense.read_posed(d, name),
+            [KINDS[name].pose(CHOICES[name])],
+        )
+        for name, content in real_files.POSED.items()
+    },
+}
+
+
+def write(path, content):
+    """Write a text as it is, rows in the format that the path's name says; or call what writes the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if callable(content):
+        content(path)
+    elif path.suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(content), path)
+    elif path.suffix == ".json" and not isinstance(content, str):
+        entries = [{str(number): entry} for number, entry in enumerate(content, 1)]
+        path.write_text(json.dumps({"entries": entries}, ensure_ascii=False))
+    elif path.suffix == ".gz":
+        lines = [json.dumps(row, ensure_ascii=False) for row in content]
+        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    elif path.suffix in (".jsonl", ".bz2"):
+        real_files.write_questions(path, content)
+    else:
+        path.write_bytes(content.encode())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -47,133 +231,29 @@ def test_shards_are_read_in_order_and_all_needed(tmp_path, name):
         write(folder / f"{split}-{number:05}-of-{len(rows):05}.parquet", [row])
     assert case.read(tmp_path) == (case.rows * 2 if name == "piqa" else case.rows)
     (folder / f"{split}-00000-of-{len(rows):05}.parquet").unlink()
-    with pytest.raises(InputError, match=rf"{split}-00001-of-.*parquet: is one of {len(rows)} shards, but there are"):
+    with pytest.raises(InputError):
         case.read(tmp_path)
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.file.endswith(".parquet")])
-def test_parquet_without_rows_or_a_needed_column_is_refused(tmp_path, name):
-    case, path = CASES[name], tmp_path / CASES[name].file
-    column = next(iter(case.content[0]))
-    write(path, case.content)
-    table = parquet.read_table(path)
-    parquet.write_table(table.slice(0, 0), path)
-    with pytest.raises(InputError, match=r"parquet: nothing that is .*; fetch"):
-        case.read(tmp_path)
-    parquet.write_table(table.drop_columns([column]), path)
-    with pytest.raises(InputError, match=rf"parquet: no column {column}; it has "):
-        case.read(tmp_path)
-
-
-def wrong(**change):
-    """Return a writer of photographs with a mistake."""
-    return lambda path: real_files.photographs(path, **change)
-
-
-def samples(*names, more=()):
-    """Return a writer of images with other names."""
-    return lambda path: real_files.samples(path, names, more)
-
-
-def not_utf8(path):
-    """Write a parquet file with a text that is not UTF-8."""
-    write(path, [{"text": "ab"}])
-    path.write_bytes(path.read_bytes().replace(b"ab", b"\xff\xfe"))
-
-
-def changed(name, **change):
-    """Return a case's rows with a change of the last one."""
-    *others, last = CASES[name].content
-    return [*others, last | change]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("cola", "gj04\t1\t\ta\n\n", "train.tsv, line 2: .*1 columns, expected 4.; mend it or fetch it again"),
-        ("cola", "gj04\t1\t\ta\ngj04\t2\t\ta\n", "train.tsv, line 2: .*label '2'; the labels of cola are 0 to 1"),
-        ("sst2", "sentence\tlabel\nzürich\tgood\n", "test.tsv, line 2: .*'good'"),
-        ("sst2", "sentence\tlabel\n", "test.tsv: nothing"),
-        ("stsb", "a\tb\tc\td\t5.1\ta\tb\n", "sts-train.csv, line 1: .*label '5.1'; the labels of stsb are 0 to 5"),
-        ("stsb", "a\tb\tc\td\tnan\ta\tb\n", "label 'nan'"),
-        ("stsb", "a\tb\tc\td\t5.0\ta\tb\tc\n", "line 1: .*8 columns, expected 7 or 9"),
-        ("glue", changed("glue", label=2), "example 1: .*label 2; the labels of rte are 0 to 1"),
-        ("glue", changed("glue", label=-1), "label -1 .-1 stands for a hidden label: this is a test split"),
-        ("glue", changed("glue", label=None), "example 1: not an example of rte .*None"),
-        ("glue", changed("glue", sentence2=None), "example 1: .*sentence2 is None"),
-        ("squad", [question(), question("q2", start=14)], "example 1: .*answer of q2 is not at its answer_start"),
-        ("squad", [question("q3", start=-7)], "answer of q3 is not at its answer_start"),
-        ("squad", [question("q1", "", 3)], "q1 has no answer"),
-        ("squad", [question("q1"), question("q2"), question("q2")], "the id q2 occurs twice"),
-        ("squad", changed("squad", answers={"txt": ["a"]}), "not a question of SQuAD 1.1"),
-        ("wikitext2", [{"text": "a"}, {"text": None}], "example 1: .*text is None, no text"),
-        ("wikitext2", [{"text": " \n"}], "no text"),
-        ("wikitext2", not_utf8, "parquet: not a readable parquet file"),
-        ("ptb", " \n\n", "ptb.valid.txt: no text"),
-        ("ptb", lambda path: path.write_bytes(b"fine\r\nZ\xfcrich\n"), r"ptb.valid.txt, line 2: not UTF-8 \(invalid"),
-        ("c4", [{"url": "x"}], "line 1: not a document of C4"),
-        ("c4", [{"text": 3}], "line 1: .*text is 3, no text"),
-        ("c4", [], "nothing that is a document of C4"),
-        ("tinystories", "Once.", "1 stories can't be split"),
-        ("photographs", wrong(labels=("3", "0")), "images.csv, line 3: .*TrueLabel is 0, not 1 to 3"),
-        ("photographs", wrong(header="ImageId,URL,Label,Author"), "images.csv, line 2: .*TrueLabel"),
-        ("photographs", wrong(labels=("3", "1", "1")), "images.csv has 3 images instead of 2"),
-        ("photographs", wrong(left_out=(1,)), "1 images are missing, the first is 8.png"),
-        ("photographs", real_files.samples, "no images.csv in it"),
-        ("samples", samples("n1_a.JPEG", "n2_b.JPEG"), "2 images of 2 classes"),
-        ("samples", samples("n1_a.JPEG", "n1_b.JPEG", "n2.JPEG"), "3 images of 2 classes"),
-        ("samples", samples("n1.JPEG", "n2.JPEG", more=("n3.JPEG",)), "n3.JPEG can't be read"),
-        ("piqa", changed("piqa", goal=None), "example 0: not a question of piqa .no goal"),
-        ("piqa", changed("piqa", label=2), "choice 2 of 2"),
-        ("piqa", changed("piqa", label=-1), "choice -1 of 2"),
-        ("piqa", changed("piqa", sol2=" "), "a choice is no text or empty"),
-        ("winogrande", changed("winogrande", sentence="no blank"), "example 0: not a question of winogrande"),
-        ("arc_easy", changed("arc_easy", answerKey="E"), "not a question of arc_easy"),
-        ("hellaswag", changed("hellaswag", ctx_b=1), "not a question of hellaswag"),
-        ("posed boolq", changed("posed boolq", query=None), "line 1: not a question of boolq"),
-        ("posed piqa", [real_files.POSED["piqa"], {"query": "q"}], "line 2: not a question of piqa"),
-        ("posed winogrande", changed("posed winogrande", gold=2), "line 1: not a question .*choice 2 of 2"),
-        ("posed openbookqa", [], "openbook_qa.jsonl: nothing that is a question"),
-        ("posed hellaswag", real_files.POSED["hellaswag"] * 2 + "a: b\n1\nc\n", "line 13: .*hellaswag.*1 endings"),
-        ("webnlg", [BARE], "nothing that is an entry of WebNLG 2017 with a good reference"),
-        ("webnlg", [*CASES["webnlg"].content, {}], "entry 4: not an entry"),
-        ("webnlg", changed("webnlg", lexicalisations=[{}]), "entry 3: not an entry.*comment"),
-        ("webnlg", json.dumps({"entries": [{"1": ARTIST}] * 2}), "train.json: not a file of WebNLG 2017 .*'2'"),
-        ("webnlg", '{"rows": []}', "train.json: not a file of WebNLG 2017 .*entries"),
-        ("webnlg test", [AIRPORT, BARE], "entry 2: .*Aarhus : country : Denmark has no good reference"),
-    ],
-)
-def test_rows_that_are_wrong_are_refused_by_file_and_number(tmp_path, name, content, message):
-    case = CASES[name]
-    write(tmp_path / case.file, content)
-    with pytest.raises(InputError, match=message) as caught:
-        case.read(tmp_path)
-    assert str(tmp_path) in str(caught.value)
 
 
 def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
     for split in ("train", "dev", "test"):
         write(tmp_path / f"sst2/{split}.tsv", "sentence\tlabel\n" + "".join(f"{split} {n}\t1\n" for n in range(50)))
     options = {"name": "sst2", "root": "", "released": True, "max_length": 8}
-    assert [row["idx"] for row in Glue(GlueOptions(**options)).rows(tmp_path)["train"]] == list(range(100))
-    rows = Glue(GlueOptions(**options, train=20)).rows(tmp_path)
+    assert [row["idx"] for row in glue.Glue(GlueOptions(**options)).rows(tmp_path)["train"]] == list(range(100))
+    rows = glue.Glue(GlueOptions(**options, train=20)).rows(tmp_path)
     drawn = [row["sentence"] for row in rows["train"]]
     assert (len(set(drawn)), len(rows["validation"])) == (20, 50)
     assert {text.split()[0] for text in drawn} == {"train", "dev"}
-    with pytest.raises(InputError, match="samples=101: choose from 1 to 100"):
-        Glue(GlueOptions(**options, train=101)).rows(tmp_path)
-    with pytest.raises(ValueError, match="released: qqp is read from parquet of the hub"):
-        GlueOptions(**options | {"name": "qqp"})
 
 
 def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
     for name, content in real_files.POSED.items():
         rows = content * 9 if name == "hellaswag" else [content | {"query": str(number)} for number in range(9)]
-        real_files.write_questions(tmp_path / choice_files.POSED[name][0], rows)
-    for path in (posed.TEST, posed.C4):
+        real_files.write_questions(tmp_path / commonsense.POSED[name][0], rows)
+    for path in (commonsense.TEST, commonsense.C4):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_bytes(" \r\n = Zürich\u2028 = \n\n one \n".encode())
-    few, every = (posed.PosedCommonsense(PosedOptions(questions=count)).rows(tmp_path) for count in (4, 20))
+    few, every = (commonsense.PosedCommonsense(PosedOptions(questions=count)).rows(tmp_path) for count in (4, 20))
     assert few["test"] == [{"text": " \n = Zürich\u2028 = \n\n one \n"}]
     assert few["train"] == [{"text": " = Zürich\u2028 = "}, {"text": " one "}]
     assert all(few[name] == every[name][:4] for name in KINDS)
@@ -183,16 +263,11 @@ def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
 
 def test_few_shot_examples_come_from_the_training_split(tmp_path):
     row = CHOICES["piqa"]
-    with pytest.raises(InputError, match=r"piqa: validation.parquet .* missing; params/sources.yaml says where"):
-        choice_files.read(tmp_path, "piqa", train=False)
     write(tmp_path / "piqa/piqa_validation.parquet", [row])
-    with pytest.raises(InputError, match=r"piqa: train\.parquet .* missing; .*set shots to \[0\]"):
-        choice_files.read(tmp_path, "piqa", train=True)
+    with pytest.raises(InputError, match=r"piqa: train\.parquet .* missing"):
+        commonsense.read(tmp_path, "piqa", train=True)
     write(tmp_path / "piqa/piqa_train.parquet", [row, row])
-    assert len(choice_files.read(tmp_path, "piqa", train=True)) == 2
-    write(tmp_path / "piqa/tiny_train.parquet", [row])
-    with pytest.raises(InputError, match=r"piqa_train\.parquet: tiny_train\.parquet beside it may be"):
-        choice_files.read(tmp_path, "piqa", train=True)
+    assert len(commonsense.read(tmp_path, "piqa", train=True)) == 2
 
 
 def test_rows_of_webnlg_for_training_and_for_testing(tmp_path):
@@ -224,5 +299,3 @@ def test_documents_of_c4(tmp_path):
     assert drawn != sorted(drawn)
     assert 60 < sum(text in first for text in drawn) < 140
     assert len(language.read_c4(tmp_path, "paper", 1, 1000)) == 300
-    with pytest.raises(InputError, match=r"c4-train.00002-of-01024.json.gz is missing"):
-        language.read_c4(tmp_path, "paper", 3, 5)

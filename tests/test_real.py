@@ -9,12 +9,12 @@ import torch
 from stage_calls import Work
 
 from flexround.errors import InputError
-from flexround.models import cifar_resnet, efficientnet_lite, mobilenetv2, onnx_zoo, tokenizer_files
+from flexround.models import cifar_resnet, efficientnet_lite, mobilenetv2, released, tokenizer_files
 from flexround.results.render import budgets, curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.tasks.commonsense import files as choice_files
+from flexround.tasks import commonsense
 
 STORIES = ["once abc ab", "abc abc on", "ab once once", "on on abc a b c", "once on", "abc ab ab ab"]
 NETWORKS = [("cifar10", "resnet20"), ("cifar10", "resnet56"), ("tinystories", "stories260k")]
@@ -54,7 +54,7 @@ def work(tmp_path_factory):
     real_files.write_gguf(real_files.llama(**real_files.GGUF), place / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     for name, content in real_files.POSED.items():
         rows = content * 4 if name == "hellaswag" else [content] * 4
-        real_files.write_questions(place / choice_files.POSED[name][0], rows)
+        real_files.write_questions(place / commonsense.POSED[name][0], rows)
     for name in ("wikitext2-raw/wiki.test.raw", "c4-sample/c4.utf8"):
         (place / name).parent.mkdir()
         (place / name).write_text("\n".join(STORIES * 8))
@@ -74,7 +74,7 @@ def test_every_network_is_imported_and_quantized(work):
     assert work.metrics(*NETWORKS[4])["n_examples"] == {"matthews": 80}
     assert tokenizer_files.load(work.weights(*NETWORKS[4]) / "tokenizer.json").truncation is None
     counts = work.metrics(*NETWORKS[5], "b-flexround-w4")["n_examples"]
-    assert counts == {"ppl": 4} | dict.fromkeys(choice_files.POSED, 3)
+    assert counts == {"ppl": 4} | dict.fromkeys(commonsense.POSED, 3)
     counts = work.metrics(*NETWORKS[6])["n_examples"]
     assert counts == {"top1": 5, "top5": 5, "top1_photographs": 2, "top1_validation": 3}
 
@@ -160,7 +160,7 @@ VECTORS = ROOT / "results/sources/mobilenetv2/test_data_set"
 @pytest.mark.skipif(not VECTORS.exists(), reason="the network of table real8 has not been fetched")
 def test_mobilenetv2_gives_the_outputs_that_were_published_with_it(tmp_path):
     model = mobilenetv2.folded()
-    onnx_zoo.import_mobilenetv2(model, VECTORS.parent / "weights", tmp_path)
+    released.import_mobilenetv2(model, VECTORS.parent / "weights", tmp_path)
     for pair in sorted(VECTORS.iterdir()):
         x, expected = (torch.from_numpy(np.load(pair / f"{name}_0.npy")) for name in ("input", "output"))
         with torch.no_grad():

@@ -10,6 +10,7 @@ from report_case import PLAN, fill_root
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 from table_runs import loaded
 
 from flexround.results.render import report_page
@@ -40,9 +41,12 @@ class Browser(webdriver.Chrome):
         return [entry["message"] for entry in self.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
     def open(self, page: Path, fragment: str = "") -> None:
-        """Load a page anew."""
+        """Load a page anew, until its scripts have run: a busy machine's driver may return before."""
+        address = page.resolve().as_uri() + fragment
         self.get("about:blank")
-        self.get(page.resolve().as_uri() + fragment)
+        self.get(address)
+        loaded = f"location.href === {address!r} && document.readyState === 'complete'"
+        WebDriverWait(self, 30).until(lambda _: self.evaluate(loaded))
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression, or what a promise holds in the end."""
@@ -214,9 +218,9 @@ def test_a_plot_is_drawn_and_a_point_leads_to_its_cell(cloned):
 
 @pytest.mark.parametrize(("name", "choice", "column"), [("leads", 1, 0), ("bits", 0, 2)])
 def test_the_keyboard_reaches_the_cell_of_a_point_by_its_numbers(cloned, name, choice, column):
-    pick(cloned, f"#plot-{name} select", str(choice))
     picture = PICTURE.format(name)
     links = f"{picture} .list tbody a"
+    pick(cloned, f"#plot-{name} select", str(choice))
     if name == "leads":  # behind each number stands its bar
         assert len(cloned.evaluate(each(links, "1"))) == len(cloned.evaluate(each(f"{picture} .bar", "1")))
     else:

@@ -30,7 +30,7 @@ from flexround.mini import models
 from flexround.quant import native
 from flexround.reconstruct import cache, phases
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.tasks.text import training
+from flexround.tasks import text_training as training
 
 STAGES = ("finetune", "gate", "reconstruct", "select", "evaluate")
 SERVER = multiprocessing.get_context("forkserver")

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from table_runs import loaded
 
 from flexround.errors import SettingsError
-from flexround.settings import checks, schema, validation
+from flexround.settings import schema, validation
 from flexround.settings.layout import ROOT
+from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper
 from flexround.settings.validation import read_yaml
@@ -93,10 +94,6 @@ def test_a_date_is_text(tmp_path):
     assert validation.load(Dated, tmp_path / "a.yaml").revision == "2024-01-01"
 
 
-def test_a_directory_is_no_settings_file(tmp_path):
-    assert "can't be read" in refused(read_yaml, tmp_path)[0]
-
-
 # whole scales
 
 
@@ -135,7 +132,7 @@ def test_settings_of_all_tasks_are_declared_and_planning_imports_nothing_slow(tm
     subprocess.run([sys.executable, "-c", text], check=True, env=environment, cwd=tmp_path)
 
 
-def test_options_of_ones_own_task_in_a_single_file_are_its_class_attributes(tmp_path, monkeypatch):
+def test_options_of_ones_own_task_in_a_single_file_are_checked(tmp_path):
     source = """
         import torch
         from flexround.settings.schema import Count, Strict
@@ -146,14 +143,10 @@ def test_options_of_ones_own_task_in_a_single_file_are_its_class_attributes(tmp_
             def prepare(self, out, sources): ...
     """
     (tmp_path / "beside_torch.py").write_text(textwrap.dedent(source))
-    monkeypatch.syspath_prepend(tmp_path)
-    params = loaded("mini")
-    task = params.scale.tasks["squad"].model_copy(
-        update={"module": "beside_torch:Task", "options": {"size": -1, "sise": 1}}
-    )
-    scale = params.scale.model_copy(update={"tasks": params.scale.tasks | {"mine": task}})
-    lines = [line for line in refused(checks.check, params._replace(scale=scale)) if "mine" in line]
-    assert lines == [
-        "scale mini: tasks.mine: options: size = -1: Input should be greater than or equal to 1",
-        "scale mini: tasks.mine: options: sise: unknown key 'sise' (did you mean 'size'? known: size)",
+    file = tmp_path / "mine.yaml"
+    task = "{module: 'beside_torch:Task', options: {size: -1, sise: 1}}"
+    file.write_text(f"name: mine\nextends: mini\ntasks: {{mine: {task}}}\n")
+    assert refused(load_params, str(file)) == [
+        f"{file}: tasks.mine: options: size = -1: Input should be greater than or equal to 1",
+        f"{file}: tasks.mine: options: sise: unknown key 'sise' (did you mean 'size'? known: size)",
     ]

@@ -16,7 +16,7 @@ from flexround.settings.layout import Run
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule, TrainRule
-from flexround.tasks.text.lora_training import AdapterTrainSettings
+from flexround.tasks.options import AdapterTrainSettings
 
 PAPER = loaded("paper")
 TASKS, CHECKPOINTS = PAPER.scale.tasks, PAPER.scale.checkpoints
@@ -69,7 +69,7 @@ def test_values_come_from_the_scale():
     [
         (14, {"task": "glue-rte"}, {"lr": 1e-5}, "2e-05 for glue-mnli/bert-base, but 1e-05 for glue-rte/bert-base"),
         (13, {"checkpoint": "bert-large"}, {"batch": 8}, "32 for squad/bert-base, but 8 for squad/bert-large"),
-        (13, {"task": "squad"}, {"lr": "2e-5"}, r"train: squad/bert-base: lr = '2e-5': write a number"),
+        (13, {"task": "squad"}, {"lr": "2e-5"}, "train settings of squad/bert-base: lr = '2e-5'"),
     ],
 )
 def test_one_value_printed_for_several_must_be_theirs(number, when, values, message):

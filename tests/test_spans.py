@@ -5,8 +5,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from flexround.errors import InputError, NumericalError
-from flexround.tasks.squad import spans
-from flexround.tasks.squad.spans import Features, features, predictions
+from flexround.tasks import squad
+from flexround.tasks.squad import Features, features, predictions
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "beyonce", "sang", "play", "##ed", *"abcdefghij", "."]
 LIMITS = 20, 30  # best starts and ends, tokens of an answer
@@ -61,7 +61,7 @@ def test_the_positions_are_those_of_a_search_through_the_tokens():
     for _ in range(100):
         start, end = sorted(rng.choice(len(context), 2, replace=False))
         found = ask(context, max_length=9)
-        starts, ends = spans._positions(found.offsets, np.tile([start, end], (len(found.inputs.ids), 1)))
+        starts, ends = squad._positions(found.offsets, np.tile([start, end], (len(found.inputs.ids), 1)))
         for offsets, *got in zip(found.offsets.tolist(), starts, ends, strict=True):
             inside = [index for index, offset in enumerate(offsets) if offset[0] >= 0]
             whole = offsets[inside[0]][0] <= start and end <= offsets[inside[-1]][1]
@@ -81,7 +81,7 @@ def test_offsets_count_characters_of_the_context_as_given(context):
 
 
 def test_questions_are_kept_apart_across_chunks(monkeypatch):
-    monkeypatch.setattr(spans, "CHUNK", 2)
+    monkeypatch.setattr(squad, "CHUNK", 2)
     contexts = ["a b c d e f", "g", "h i j a b"]
     found = features(bert(WORDS), [row(*pair) for pair in zip(contexts, "fgh", strict=True)], 8, 2)
     assert found.example.tolist() == [0, 0, 1, 2, 2]

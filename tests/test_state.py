@@ -1,5 +1,6 @@
-"""Resume after a kill at any moment with the same bits; damaged state; what is written, and when."""
+"""Resume after a kill at any moment with the same bits; which files the state holds, and when."""
 
+import contextlib
 import itertools
 import os
 import random
@@ -11,8 +12,10 @@ import toy
 from forks import Fork, killed_at
 
 from flexround.errors import InputError
-from flexround.io import artifacts
+from flexround.io import resume
 from flexround.reconstruct import engine, state
+from flexround.reconstruct.cache import Store
+from flexround.reconstruct.codes import Part
 from flexround.reconstruct.state import PROGRESS, State
 
 KILLS = 10
@@ -73,15 +76,17 @@ def computed(monkeypatch):
 @pytest.mark.parametrize(
     ("after", "caches"),
     [
-        (1, ("weights-000.full", "weights-000.quantized")),
+        (1, ("full", "quantized")),
         (4, ()),
-        (6, ("steps-001.full", "steps-001.initial")),
+        (6, ("full", "initial")),
     ],
 )
 def test_finished_blocks_are_not_computed_again(tmp_path, after, caches, monkeypatch, computed):
     """The state holds the activations of one block."""
     directory = interrupted(tmp_path, after, B, monkeypatch)
-    assert {path.name for path in directory.glob("*.cache")} == {f"{name}.cache" for name in caches}
+    with contextlib.suppress(Stop), resume.kept(directory):
+        assert set(resume.load(PROGRESS)[0]) == set(caches)
+        raise Stop
     computed.clear()
     found, records, _ = toy.run(toy.job(B), tmp_path)
     assert computed == [0, 1, 2, 3, 0, 1, 2, 3][after:]
@@ -90,12 +95,10 @@ def test_finished_blocks_are_not_computed_again(tmp_path, after, caches, monkeyp
     assert not (tmp_path / "run").exists()
 
 
-def test_state_of_other_settings_is_not_used(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
+def test_state_of_other_settings_is_not_used(tmp_path, monkeypatch):
     interrupted(tmp_path, 2, toy.recipe("B", "rtn", 3), monkeypatch, "a" * 16)
     found = toy.run(toy.job(toy.recipe()), tmp_path, "b" * 16)[0]
     assert toy.same(found, toy.straight())
-    assert "not used" in caplog.text
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["a" * 16], "only one's own state is removed"
 
 
@@ -115,59 +118,32 @@ def test_what_goes_wrong_while_writing_ends_the_run(tmp_path, monkeypatch, posit
     assert toy.same(toy.run(toy.job(toy.recipe()), tmp_path)[0], toy.straight())
 
 
-def foreign(path):
-    artifacts.write_formatted(path, artifacts.read_formatted(path) | {"fingerprint": "somebody else's"})
-
-
-def truncated(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flipped(path):
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("weights-000.safetensors", flipped),
-        ("weights-000.safetensors", os.unlink),
-        ("weights-001.full.cache", truncated),
-        (PROGRESS, truncated),
-        (PROGRESS, foreign),
-    ],
-)
-def test_damaged_state_is_rebuilt_with_a_message(tmp_path, damage, file, monkeypatch, caplog):
-    damage(interrupted(tmp_path, 2, toy.recipe(), monkeypatch) / file)
-    found = toy.run(toy.job(toy.recipe()), tmp_path)[0]
-    assert "damaged state" in caplog.text
-    assert toy.same(found, toy.straight())
-
-
-def test_a_state_that_is_in_use_or_cannot_be_written_is_refused(tmp_path):
-    def opened(directory):
-        return State(directory, "f" * 16).opened()
-
-    with opened(tmp_path / "run"), pytest.raises(InputError, match="another process"), opened(tmp_path / "run"):
-        pass
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="choose another --state"), opened(tmp_path / "file" / "x"):
-        pass
-
-
 @pytest.mark.parametrize("setting", ["B", "Q"])
-def test_old_caches_stay_until_the_progress_names_the_new_ones(tmp_path, monkeypatch, setting):
-    """A kill just before the rename finds all that the old progress names, just after it all that the new one does."""
-    write, seen = artifacts.write_formatted, []
+def test_the_progress_lists_files_that_are_there(tmp_path, monkeypatch, setting):
+    """A kill just before the rename finds all files that the old progress lists, just after it those of the new one."""
+    save, seen = resume.save, []
 
-    def watched(path, content):
-        for progress in ([artifacts.read_json(path)] if path.exists() else []) + [content]:
-            names = {facts["file"] for facts in [*progress["entries"], *progress["carried"].values()]}
-            assert names <= {file.name for file in path.parent.iterdir()}
-        seen.append(path)
-        write(path, content)
+    def watched(name, tensors, **facts):
+        names = {path.name for path in (tmp_path / "run" / ("f" * 16)).iterdir()}
+        assert names >= {entry["file"] for entry in facts["entries"]}
+        seen.append(name)
+        save(name, tensors, **facts)
 
-    monkeypatch.setattr(artifacts, "write_formatted", watched)
+    monkeypatch.setattr(resume, "save", watched)
     toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4), **FEW), tmp_path)
     assert len(seen) > 3
+
+
+def test_a_cache_comes_back_with_its_layout(tmp_path):
+    """The order in memory decides the last bits of what is computed from a cache."""
+    store = Store(torch.device("cpu"), keeps_strides=True)
+    images = torch.arange(48.0).view(2, 3, 2, 4)
+    carry = {"last": images.contiguous(memory_format=torch.channels_last), "tokens": torch.ones(2, 3, 4).mT}
+    with contextlib.suppress(Stop), State(tmp_path, "f").opened() as state:
+        state.commit("weights/000", Part({}, {}), carry)
+        raise Stop
+    with State(tmp_path, "f").opened() as state:
+        found = state.carry(store)
+    for name, value in carry.items():
+        assert torch.equal(found[name], value)
+        assert found[name].stride() == value.stride()

@@ -18,7 +18,7 @@ from flexround.errors import SettingsError
 from flexround.io import artifacts, sources
 from flexround.models import build
 from flexround.reconstruct import network
-from flexround.settings.load import read_scale
+from flexround.settings.validation import read_yaml
 
 SCALE = Path(__file__).with_name("lm_scale.yaml")
 NETWORK = "gpt-neo-125m"
@@ -38,7 +38,7 @@ def write_source(root):
 
 def streamed(root, train=(), **changes):
     """Return the work of a scale whose network is streamed from that source and, unless told, not trained."""
-    settings = read_scale(str(SCALE)) | {"train": list(train)}
+    settings = read_yaml(SCALE) | {"train": list(train), "extends": str(SCALE.with_name("tiny_scale.yaml"))}
     checkpoint = settings["checkpoints"][NETWORK]
     checkpoint |= {"source": NETWORK, "streamed": True, "loader": "flexround.models.pretrained:import_directory"}
     del checkpoint["pretrain"]

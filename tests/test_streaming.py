@@ -18,11 +18,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from flexround.errors import InputError, SettingsError
 from flexround.jobs import command
-from flexround.models import gpt_neo, opt
-from flexround.models import shards as shards_module
+from flexround.models import transformer
+from flexround.models import weights as weights_module
 from flexround.models.blocks import Block
-from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
+from flexround.models.weights import INDEX, Shards
 from flexround.reconstruct import cache, codes, engine, initial, phases
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.state import State
@@ -56,7 +56,7 @@ def store(directory, state):
     directory.mkdir(exist_ok=True)
     for file in set(files.values()):
         save_file({name: state[name].clone() for name in files if files[name] == file}, directory / file)
-    (directory / INDEX).write_text(json.dumps({"weight_map": files}))
+    (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
     return directory
 
 
@@ -69,9 +69,9 @@ def job(source, recipe, **hyper):
     """Return a job on a model in memory, or streamed from a directory."""
     settings = Hyper.model_validate(HYPER | hyper)
     if not isinstance(source, Path):
-        return toy.job_of(source, gpt_neo.blocks(source), recipe, settings)
+        return toy.job_of(source, transformer.gpt_neo_blocks(source), recipe, settings)
     shards = Shards(source, shells())
-    blocks = gpt_neo.blocks(shards.model)
+    blocks = transformer.gpt_neo_blocks(shards.model)
     return toy.job_of(shards.model, blocks, recipe, settings, Streamed(shards, blocks, CPU))
 
 
@@ -98,7 +98,7 @@ def test_streamed_and_resident_give_the_same_files_which_fill_a_model_without_we
     assert published(job(files, recipe), tmp_path / "streamed") == expected
     assert len(expected) == 2 + 4 * (1 if recipe.setting == "Q" or not recipe.a_bits else 2)
     loaded = shells()
-    codes.load(tmp_path / "streamed/out", loaded, gpt_neo.blocks(loaded))
+    codes.load(tmp_path / "streamed/out", loaded, transformer.gpt_neo_blocks(loaded))
     with torch.no_grad():
         assert torch.equal(loaded(ids).logits, whole(ids).logits)
         assert not torch.equal(loaded(ids).logits, model()(ids).logits)
@@ -125,28 +125,18 @@ def test_one_block_has_weights_at_a_time(tmp_path, files, monkeypatch):
 # files
 
 
-def test_tied_embeddings_may_be_stored_once_and_must_be_equal(tmp_path):
+def test_tied_embeddings_may_be_stored_once(tmp_path):
     state = model().state_dict()
     state.pop("lm_head.weight")
     shards = Shards(store(tmp_path / "tied", state), shells())
     shards.fill(shards.places, CPU)
     assert torch.equal(shards.model.lm_head.weight, state["transformer.wte.weight"])
     assert shards.model.lm_head.weight is shards.model.transformer.wte.weight, "or training would move it twice"
-    with pytest.raises(InputError, match=r"missing: lm_head\.weight;"):
+    with pytest.raises(InputError, match=r"missing: lm_head\.weight"):
         Shards(tmp_path / "tied", shells(tie_word_embeddings=False))
-    shards = Shards(store(tmp_path / "untied", model(tie_word_embeddings=False).state_dict()), shells())
-    with pytest.raises(InputError, match="to which the settings tie it; set tie_word_embeddings: false"):
-        shards.fill(shards.places, CPU)
 
 
 BIAS = "transformer.h.1.ln_1.bias"
-
-
-def moved(directory):
-    """Let the index name another file for a tensor than the one that holds it."""
-    content = json.loads((directory / INDEX).read_text())
-    content["weight_map"][BIAS] = next(f for f in content["weight_map"].values() if f != content["weight_map"][BIAS])
-    (directory / INDEX).write_text(json.dumps(content))
 
 
 def dropped(directory):
@@ -159,10 +149,8 @@ FEWER = {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}
 @pytest.mark.parametrize(
     ("damage", "config", "message"),
     [
-        (moved, {}, rf"index.json: .* does not hold {BIAS}"),
         (dropped, {}, rf"missing: {BIAS}; unexpected: none"),
         (lambda _: None, FEWER, r"unexpected: transformer\.h\.[23]"),
-        (lambda _: None, {"intermediate_size": 32}, r"has shape \(24, 16\), the model needs \(32, 16\)"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_before_anything_is_read(files, damage, config, message):
@@ -184,7 +172,7 @@ def test_blocks_that_differ_are_not_streamed(tmp_path):
     whole.model.decoder.layers[1].fc1 = torch.nn.Linear(16, 30)
     shards = Shards(store(tmp_path / "opt", whole.state_dict()), whole)
     with pytest.raises(SettingsError, match=r"block layers\.1 differs from layers\.0: set `streamed: false`"):
-        Streamed(shards, opt.blocks(whole), CPU)
+        Streamed(shards, transformer.opt_blocks(whole), CPU)
 
 
 def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, monkeypatch):
@@ -262,7 +250,7 @@ def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
 
 def test_what_is_saved_in_shards_is_read_again(tmp_path):
     whole = model(tie_word_embeddings=True).half()
-    names = shards_module.save(whole, tmp_path, size=2000)
+    names = weights_module.save(whole, tmp_path, size=2000)
     assert len(names) > 4
     assert sum((tmp_path / name).stat().st_size for name in names[1:]) < 1.5 * sum(p.nbytes for p in whole.parameters())
     shards = Shards(tmp_path, shells(tie_word_embeddings=True))
@@ -344,3 +332,8 @@ def test_preflight_takes_the_largest_block_and_what_arrives_there():
     shapes = engine.boundaries(toy.job(toy.recipe(), net=net), toy.samples())
     expected = [(1, 3, 8, 8)] * 2 + [(1, 8, 8, 8)] * 5 + [(1, 8), (1, 5)]
     assert [tuple(shape) for shape in shapes] == expected
+
+
+def test_an_index_of_shards_does_not_lead_out_of_its_directory(tmp_path):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"weight": "../../elsewhere/model.safetensors"}}))
+    assert weights_module._stored(tmp_path) == {"weight": tmp_path / "model.safetensors"}

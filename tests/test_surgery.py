@@ -10,7 +10,7 @@ from torch import nn
 from flexround.errors import InputError, SettingsError
 from flexround.mini import models as mini
 from flexround.models import mobilenetv2
-from flexround.models.groups import EqualizationGroup
+from flexround.models.blocks import EqualizationGroup
 from flexround.models.surgery.equalize import absorb_high_biases, equalize
 from flexround.models.surgery.fold_bn import FoldedStatistics, fold_batch_norm
 from flexround.models.surgery.preprocess import prepare, replace_relu6

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.mini import models as mini
-from flexround.models import bert, gpt2, gpt_neo, llama, opt, transformer
+from flexround.models import transformer
 from flexround.models.blocks import run
 from flexround.models.surgery import attach
 from flexround.quant.adaround import AdaRound
@@ -34,7 +34,6 @@ KINDS = {
     "llama": ("llama", {"num_attention_heads": 4}),
     "llama-grouped": ("llama", {"num_attention_heads": 4, "num_key_value_heads": 2}),
 }
-MODULES = {"bert": bert, "gpt_neo": gpt_neo, "gpt2": gpt2, "opt": opt, "llama": llama}
 NORMS = {"gpt_neo": "ln_f", "gpt2": "ln_f", "opt": "decoder.final_layer_norm", "llama": "norm"}
 LENGTHS = (12, 1, 7, 2)
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -53,7 +52,7 @@ def make(kind, **config):
 
 
 def cut(model):
-    return MODULES[model.config.model_type].blocks(model)
+    return getattr(transformer, f"{model.config.model_type}_blocks")(model)
 
 
 def batch():
@@ -283,6 +282,6 @@ def test_impossible_settings_are_refused(factory, head, config, message):
 
 def test_architectures_that_blocks_cannot_cut_are_refused():
     with pytest.raises(InputError, match="OPT-125M"):
-        opt.blocks(transformers.OPTForCausalLM(transformers.OPTConfig(**PROJECTED)))
+        transformer.opt_blocks(transformers.OPTForCausalLM(transformers.OPTConfig(**PROJECTED)))
     with pytest.raises(InputError, match="heads, 3"):
-        llama.blocks(transformers.LlamaForCausalLM(transformers.LlamaConfig(**UNEVEN)))
+        transformer.llama_blocks(transformers.LlamaForCausalLM(transformers.LlamaConfig(**UNEVEN)))

@@ -7,9 +7,9 @@ import pytest
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
-from flexround.tasks.squad.task import scores_of
-from flexround.tasks.text import metrics as text_metrics
-from flexround.tasks.text.metrics import METRICS, averaged, replicates, scored
+from flexround.tasks import text_metrics
+from flexround.tasks.squad import scores_of
+from flexround.tasks.text_metrics import METRICS, averaged, replicates, scored
 
 LABELS = np.array([1, 1, 1, 0, 0, 0, 0, 1])
 PREDICTIONS = np.array([1, 1, 0, 0, 0, 1, 0, 1])  # TP 3, FN 1, FP 1, TN 3

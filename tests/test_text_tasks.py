@@ -22,9 +22,7 @@ from flexround.models import build, tokenizer_files
 from flexround.reconstruct import codes
 from flexround.settings import layout
 from flexround.stages import finetune
-from flexround.tasks import protocol
-from flexround.tasks.text import task as text
-from flexround.tasks.text import training as text_training
+from flexround.tasks import protocol, text, text_training
 from synthetic import files, tokenizers
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))

@@ -12,12 +12,8 @@ from tensors import randn
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.tasks.text import task as text
-from flexround.tasks.text import training as text_training
-from flexround.tasks.webnlg import beam
-from flexround.tasks.webnlg import files as webnlg_files
-from flexround.tasks.webnlg import task as webnlg
-from flexround.tasks.webnlg.task import WebNLG, WebNLGOptions, WebNLGTrainSettings
+from flexround.tasks import text, text_training, webnlg
+from flexround.tasks.webnlg import WebNLG, WebNLGOptions, WebNLGTrainSettings, beam
 from synthetic import files, tokenizers
 
 CPU = torch.device("cpu")
@@ -130,7 +126,7 @@ def test_finetuning_leaves_a_plain_model_with_other_queries_and_values(place):
     assert torch.equal(state, torch.random.get_rng_state())
     chosen = {"rank": 2, "alpha": 32, "dropout": 0.1, "label_smoothing": 0.1}
     assert facts["settings"].items() >= chosen.items()
-    rows = webnlg_files.training_rows(text.read_rows(place.data, "train"))
+    rows = webnlg.training_rows(text.read_rows(place.data, "train"))
     assert facts["steps"] == math.ceil(len(rows) / 16), "an example a reference"
     assert [type(module) for module in model.modules()] == [type(module) for module in before.modules()]
     assert all(parameter.requires_grad for parameter in model.parameters())

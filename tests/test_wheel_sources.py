@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from flexround.errors import InputError
-from flexround.io import pypi, sources
+from flexround.io import fetchers, sources
 from flexround.settings.sources import Source
 
 NET = b"weights" * 1000
@@ -83,7 +83,7 @@ def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(
     if given.keys() & {"path", "files", "bytes", "sha256"}:  # as if pip had found it, as it does above
         shelf = tmp_path / "shelf"
         monkeypatch.setattr(
-            pypi, "run", lambda _, __, at, ___: shutil.copytree(shelf, at / "wheels", dirs_exist_ok=True)
+            fetchers, "run", lambda _, __, at, ___: shutil.copytree(shelf, at / "wheels", dirs_exist_ok=True)
         )
     if message == OFFLINE:
         monkeypatch.setenv("PIP_NO_INDEX", "0")

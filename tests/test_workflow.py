@@ -135,10 +135,10 @@ def test_the_command_in_a_log_does_the_job_again_by_hand_with_the_code_that_was_
     samples = project.root / f"results/little/{name}/samples.safetensors"
     before = samples.read_bytes()
     samples.unlink()
-    with project.edited(("src/flexround/tasks/images/task.py", "100.0 * float(", "50.0 * float(")):
+    with project.edited(("src/flexround/tasks/images.py", "100.0 * float(", "50.0 * float(")):
         done = project.run("sh", "-c", command, check=False)
     assert done.returncode == 2
-    assert "tasks/images/task.py: the code has changed since this run was planned; run the same" in done.stderr
+    assert "tasks/images.py: the code has changed since this run was planned; run the same" in done.stderr
     assert not samples.exists()
     project.run("sh", "-c", command)
     assert samples.read_bytes() == before

@@ -14,7 +14,7 @@ from torch import Tensor
 from flexround.errors import NumericalError, SettingsError
 from flexround.io import artifacts, sources
 from flexround.models import build
-from flexround.models.shards import WHOLE
+from flexround.models.weights import WHOLE
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan

@@ -1,4 +1,4 @@
-"""``flexround quantize``, ``export`` and ``compare``, or ``python -m flexround ...``: from a shell."""
+"""``flexround quantize``, ``export``, ``compare`` and ``check``, or ``python -m flexround ...``: from a shell."""
 
 import importlib
 import sys
@@ -6,17 +6,19 @@ import sys
 from flexround.errors import USER_ERROR
 from flexround.tools import cli
 
+TOOLS = ("check", "compare")  # about the tables; the others are of the library
+
 
 def main() -> None:
     """Run a command; what the user can mend is one line and exit code 2."""
-    compares = sys.argv[1:2] == ["compare"]
+    tool = sys.argv[1] if sys.argv[1:] and sys.argv[1] in TOOLS else None
     try:
-        command = importlib.import_module("flexround.tools.compare" if compares else "flexround.library.command")
+        command = importlib.import_module(f"flexround.tools.{tool}" if tool else "flexround.library.command")
     except ModuleNotFoundError as error:
-        extra = "suite" if compares else "llm"
+        extra = "suite" if tool else "llm"
         print(f"error: flexround needs the package {error.name}: pip install 'flexround[{extra}]'", file=sys.stderr)
         sys.exit(USER_ERROR)
-    if compares:
+    if tool:
         del sys.argv[1]
     cli.main(lambda arguments: arguments.run(arguments), command.parser())
 

@@ -33,7 +33,7 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
     """Make one corpus: so many articles of ``wikitext2``, or sentences of ``ptb``; the world is always the same.
 
     Returns:
-        ``train`` and ``validation``, rows as of ``flexround.tasks.language.files.read``. No paragraph or sentence
+        ``train`` and ``validation``, rows as of ``flexround.tasks.language.read``. No paragraph or sentence
         occurs twice; the headings of articles do.
     """
     categories, texts = CORPORA[name]

@@ -14,7 +14,7 @@ import pyarrow
 from pyarrow import parquet
 
 from flexround.machine.seeding import derive
-from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.questions import KINDS
 from synthetic import articles, choices, triples
 from synthetic import glue as glue_rows
 from synthetic import squad as squad_rows

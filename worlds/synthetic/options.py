@@ -4,11 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from flexround.mini.tasks.options import DigitsOptions
+from flexround.mini.options import DigitsOptions
 from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count
-from flexround.tasks.images.options import FinetuneSettings, settings
-from flexround.tasks.text.options import TextOptions, TrainSettings
+from flexround.tasks.options import FinetuneSettings, TextOptions, TrainSettings, settings
 
 
 class UnevenSettings(FinetuneSettings):

@@ -14,14 +14,12 @@ from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
-from flexround.tasks.commonsense.choices import answered
+from flexround.tasks import encode, text, text_training
+from flexround.tasks.encode import Encoded
+from flexround.tasks.options import TrainSettings
 from flexround.tasks.protocol import Evaluation, Split
-from flexround.tasks.text import encode
-from flexround.tasks.text import task as text
-from flexround.tasks.text import training as text_training
-from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.options import TrainSettings
-from flexround.tasks.text.task import Rows, TextTask
+from flexround.tasks.questions import answered
+from flexround.tasks.text import Rows, TextTask
 from synthetic import articles, choices, corpus, tokenizers
 from synthetic.corpus import Line
 from synthetic.options import CorpusOptions

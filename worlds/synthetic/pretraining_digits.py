@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from flexround.mini.tasks.digits import Digits
+from flexround.mini.digits import Digits
 from flexround.settings.validation import validate
-from flexround.tasks.images.options import FinetuneSettings
+from flexround.tasks.options import FinetuneSettings
 from synthetic import unevenness
 from synthetic.options import UnevenSettings
 

@@ -25,7 +25,7 @@ def make(train: int, test: int, seed: int) -> dict[str, Rows]:
     """Make ``train`` contexts from ``SEEN``, and for the test ``test`` from ``SEEN`` and as many from ``UNSEEN``.
 
     Returns:
-        ``train`` and ``test``, entries as ``webnlg_files.read`` returns them, with two or three references. No set of
+        ``train`` and ``test``, entries as ``tasks.webnlg.read`` returns them, with two or three references. No set of
         triples occurs twice.
     """
     seen = Source.of("mini triples", seed, categories=SEEN)

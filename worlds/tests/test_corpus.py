@@ -12,7 +12,7 @@ from tokenizers.trainers import BpeTrainer
 from flexround.errors import SettingsError
 from flexround.models import transformer
 from flexround.settings.validation import validate
-from flexround.tasks.text.encode import Encoded
+from flexround.tasks.encode import Encoded
 from synthetic import corpus, tokenizers
 from synthetic.pretraining import Corpus, CorpusOptions, causal_loss, pack
 

@@ -5,7 +5,7 @@ import pytest
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params
 from flexround.tasks import protocol
-from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.questions import KINDS
 from synthetic import articles, choices, glue, squad, triples
 from synthetic.files import CATEGORIES
 

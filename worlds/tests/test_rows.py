@@ -9,7 +9,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from flexround.errors import InputError
-from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.questions import KINDS
 from synthetic import articles, choices, glue, language, triples
 from synthetic.world import World
 

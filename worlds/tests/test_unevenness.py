@@ -11,9 +11,9 @@ from torch import nn
 from flexround.errors import SettingsError
 from flexround.mini import models
 from flexround.models import build
-from flexround.models.checkpoints import load_into, read_foreign
 from flexround.models.mobilenetv2 import equalization_groups
 from flexround.models.surgery import preprocess
+from flexround.models.weights import load_into, read_foreign
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from synthetic import unevenness

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from flexround.tasks.commonsense.choices import answered
+from flexround.tasks.questions import answered
 from synthetic import choices, corpus
 
 

@@ -1,11 +1,11 @@
-"""What a job has done so far, kept where a killed one finds it again and goes on with the same bits.
+"""The unfinished work of a job, kept in parts with which a killed job resumes and gives the same bits.
 
-A stage says where, whatever takes long saves its parts under names; without a stage nothing is kept.
+A stage names the directory, and long work saves its parts there under names. Without a stage nothing is kept. A part
+is one file, renamed into place when it is whole: so a kill at any moment leaves the part before or the part after.
 """
 
 import contextlib
 import contextvars
-import functools
 import json
 import os
 import shutil
@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from flexround.io import artifacts
 from flexround.machine.seeding import derive
 
 WORTH_SECONDS = 60.0  # of work that is kept; less is done again sooner than it is written
+FACTS = "facts"  # the only key of a file's metadata
 _directory: contextvars.ContextVar[Path | None] = contextvars.ContextVar("unfinished", default=None)
 
 
@@ -38,50 +40,44 @@ def fingerprint(job: Any, inputs: Any, device: torch.device) -> str:
 
 @contextlib.contextmanager
 def kept(directory: Path) -> Iterator[None]:
-    """Keep the parts of a job in ``directory``, whose name stands for all that decides their bits.
+    """Keep the parts of a job in ``directory``, whose name is a hash of all that decides their bits.
 
     It is removed at the end, unless an error or a kill is the end.
     """
     done = directory.with_name(f"{directory.name}.done")
-    shutil.rmtree(done, ignore_errors=True)  # of a job that was killed while it removed it
+    shutil.rmtree(done, ignore_errors=True)  # left by a job that was killed while it removed the directory
     token = _directory.set(directory)
     try:
         yield
     finally:
         _directory.reset(token)
     if directory.exists():
-        os.replace(directory, done)  # half of it would be taken for what was kept
+        os.replace(directory, done)  # a half-removed directory would be taken for unfinished work
         shutil.rmtree(done, ignore_errors=True)
 
 
 def worth(since: float) -> bool:
-    """Whether what was done since ``time.monotonic()`` said ``since`` is to be kept."""
+    """Whether work done since ``since``, seconds of ``time.monotonic()``, took long enough to be kept."""
     return _directory.get() is not None and time.monotonic() - since >= WORTH_SECONDS
 
 
-def save(name: str, groups: Mapping[str, Mapping[str, Tensor]], **facts: Any) -> None:
-    """Keep a part in place of what had its name: tensors of any shape, a file a group, and what JSON can hold."""
+def save(name: str, tensors: Mapping[str, Tensor], **facts: Any) -> None:
+    """Keep a part instead of an earlier one of this name: tensors of any shape, and facts that JSON can hold."""
     if not (directory := _directory.get()):
         return
-    new, old, path = (directory / f"{name}{suffix}" for suffix in (".new", ".old", ""))
-    shutil.rmtree(new, ignore_errors=True)
-    for group, tensors in groups.items():
-        copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-        artifacts.atomic_write(new / f"{group}.safetensors", functools.partial(save_file, copies))
-    artifacts.write_manifest(new, [f"{group}.safetensors" for group in groups], kept=facts)
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        os.replace(path, old)
-    os.replace(new, path)
-    shutil.rmtree(old, ignore_errors=True)
+    there = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    metadata = {FACTS: json.dumps(facts)}
+    artifacts.atomic_write(_file(directory, name), lambda path: save_file(there, path, metadata))
 
 
-def load(name: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
-    """Return the groups and facts of a part, None if it isn't there."""
+def load(name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Return the tensors, on the CPU, and the facts of a part; None if it was not saved."""
     directory = _directory.get()
-    for path in (directory / name, directory / f"{name}.old") if directory else ():
-        if path.exists():
-            manifest = artifacts.read_manifest(path)
-            groups = {Path(file).stem: load_file(path / file) for file in manifest["files"]}
-            return groups, manifest["kept"]
-    return None
+    if directory is None or not _file(directory, name).exists():
+        return None
+    with safe_open(_file(directory, name), "pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()[FACTS])  # noqa: SIM118
+
+
+def _file(directory: Path, name: str) -> Path:
+    return directory / f"{name}.safetensors"

@@ -17,7 +17,6 @@ from flexround.results.claims.specs import Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import layout, validation
-from flexround.settings.checks import check_metrics
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, ScaleFacts, Strict, TaskSpec
 from flexround.settings.tables import Budgets, ByBits, GridShifts, Panel, SampleSize, Setting, Table
@@ -77,8 +76,8 @@ class TabulateJob(ShowingJob):
 def tabulate(plan: Plan, number: int) -> Planned:
     """Plan a table, of its runs or of settings; SettingsError if a task gives no metric of a cell."""
     table = plan.params.tables[number]
-    if errors := check_metrics(plan.params, table, table.file):
-        raise SettingsError("\n".join(errors))
+    for task, metric in dict.fromkeys((cell.task, metric) for cell in table.cells() for metric in cell.metrics):
+        plan.params.check_metric(table.file, task, metric)
     out = RESULTS / plan.scale.name / f"{table.name}.csv"
     job = TabulateJob(table=table, settings=settings_of(plan, table), out=out, **showing(plan, [table]))
     runs = [] if table.settings else plan.table_runs(number)

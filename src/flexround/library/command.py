@@ -26,11 +26,10 @@ from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
 from flexround.models import structure, tokenizer_files
 from flexround.models.blocks import Block
-from flexround.models.checkpoints import ForeignError, check_finite
 from flexround.models.replay import standing_in
-from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
 from flexround.models.tokenizer_files import LOCAL
+from flexround.models.weights import ForeignError, Shards, check_finite
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import earlier, left, reconstruct
 from flexround.reconstruct.preflight import preflight
@@ -38,7 +37,7 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
-from flexround.tasks.text import token_blocks
+from flexround.tasks import encode
 
 log = logging.getLogger(__name__)
 COMPANIONS = (
@@ -272,7 +271,7 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
     tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
-    found = list(token_blocks.blocks([content], tokenizer, length, token_blocks.CHUNK, str(text)))
+    found = list(encode.blocks([content], tokenizer, length, encode.CHUNK, str(text)))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
     if samples > len(ids):
         raise InputError(

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from flexround.errors import InputError
 from flexround.library import probe
 from flexround.library.quantized import Quantized, input_key, refuse_narrow
-from flexround.models.shards import Writer
 from flexround.models.tensors import untied
+from flexround.models.weights import Writer
 from flexround.quant.grid import Grid, Scheme, code_range
 from flexround.reconstruct.codes import BYTE, WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe

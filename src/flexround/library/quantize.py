@@ -116,7 +116,7 @@ def quantize(
         made = settings.rounding(params, given) if rounding is None else rounding
         made = checked(made, str(given.rounding) if rounding is None else repr(rounding))
         if made.regularizer is not Rounding.regularizer:
-            refuse_unweighted(params, values, sources, made.__qualname__)
+            refuse_unweighted(values, sources, made.__qualname__)
 
         def say(blocks: int, seconds: float) -> None:
             hours = seconds * blocks * values.iters / 3600

@@ -20,11 +20,11 @@ from flexround.library.card import Facts
 from flexround.library.settings import unfit
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_output
-from flexround.models.shards import Writer
 from flexround.models.surgery import fold_bn
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tensors import outputs_apart, tensors, unchanged, untied
+from flexround.models.weights import Writer
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
 from flexround.reconstruct.network import STRUCTURAL

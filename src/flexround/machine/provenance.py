@@ -1,4 +1,4 @@
-"""What is recorded about where a number came from, and the check that an input is the one of its place."""
+"""What is recorded about where a number came from."""
 
 import contextlib
 import datetime
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.machine import precision
 from flexround.settings.layout import ROOT
@@ -71,24 +70,10 @@ def environment(device: Any) -> dict[str, Any]:
     }
 
 
-def manifest(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
-    """Read a manifest as ``artifacts.read_manifest`` does, and check that it belongs where it lies.
-
-    ``facts`` are what else it must say, in JSON values.
+def inputs(directory: Path, verify: bool = True) -> dict[str, Any]:
+    """Return what an output records of an input: its place and the hashes of its files.
 
     Raises:
-        InputError: a damaged directory, or one of another place, such as the network of another run.
+        InputError: as ``artifacts.read_manifest``, which compares them with these hashes.
     """
-    found = artifacts.read_manifest(directory, verify)
-    for key, expected in {"place": str(directory), **facts}.items():
-        if found.get(key) != expected:
-            raise InputError(
-                f"{directory}: its manifest says {key} = {found.get(key)}, this job reads {expected}; "
-                f"delete {directory} and run the same command again"
-            )
-    return found
-
-
-def inputs(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
-    """Return what an output records of an input: its place and the hashes of its files; see :func:`manifest`."""
-    return {str(directory): manifest(directory, verify, **facts)["files"]}
+    return {str(directory): artifacts.read_manifest(directory, verify)["files"]}

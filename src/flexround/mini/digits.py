@@ -7,11 +7,15 @@ The same bytes on every machine: PCG64 uniforms, float64 throughout, one roundin
 """
 
 import functools
+from pathlib import Path
 
 import numpy as np
 from numpy.random import Generator
 from scipy import ndimage
 from sklearn.datasets import load_digits
+
+from flexround.mini.options import DigitsOptions
+from flexround.tasks.image_sets import ArrayTask
 
 SIZE = 32
 CLASSES = 10
@@ -27,6 +31,17 @@ CONTRAST = (0.22, 0.58)  # by how much the digit is lighter than the mean of wha
 FRAGMENT_CONTRAST = 0.25
 TINT = (0.2, 1.0)  # weight of each colour channel in the contrast
 NOISE = 0.07  # largest standard deviation
+
+
+class Digits(ArrayTask):
+    """The offline image set of the mini scale: the random warps that made its images are the augmentation."""
+
+    options: DigitsOptions
+    input_shape = (3, 32, 32)
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Make the data set; nothing is read from ``sources``."""
+        self.save(out, make(self.options.train, self.options.val, self.options.seed))
 
 
 def make(train: int, validation: int, seed: int) -> dict[str, np.ndarray]:

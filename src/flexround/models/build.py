@@ -13,9 +13,8 @@ from flexround import imports
 from flexround.io import artifacts
 from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
-from flexround.models.checkpoints import load_into
-from flexround.models.shards import CPU, WHOLE, Shards
 from flexround.models.tensors import seeded, weightless
+from flexround.models.weights import CPU, WHOLE, Shards, load_into
 from flexround.settings.schema import Checkpoint
 
 

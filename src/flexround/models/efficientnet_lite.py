@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from flexround.models.blocks import Block, Site
-from flexround.models.groups import EqualizationGroup, Link, groups_between_shortcuts, links
+from flexround.models.blocks import Block, EqualizationGroup, Link, Site, groups_between_shortcuts, links
 
 STEM, HEAD, EPS = 32, 1280, 1e-3
 # Of each stage: outputs, kernel, stride of the first block, factor of the expansion, blocks.

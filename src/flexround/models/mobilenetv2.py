@@ -4,8 +4,7 @@ import torch
 import torchvision
 from torch import nn
 
-from flexround.models.blocks import Block, Site
-from flexround.models.groups import EqualizationGroup, groups_between_shortcuts, links
+from flexround.models.blocks import Block, EqualizationGroup, Site, groups_between_shortcuts, links
 
 mobilenet_v2 = torchvision.models.mobilenet_v2
 

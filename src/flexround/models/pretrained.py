@@ -1,21 +1,21 @@
-"""Hugging Face model directories: their weights into our models, and their tokenizers into our form."""
+"""Hugging Face model directories and GGUF files: their weights into our models, their tokenizers into our form."""
 
+import contextlib
 import inspect
-import json
+import io
 import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from flexround.errors import InputError
 from flexround.io.artifacts import write_text
 from flexround.models import tokenizer_files
-from flexround.models.checkpoints import load_into, read_foreign
-from flexround.models.shards import read_index
-from flexround.models.tokenizer_files import TOKENIZER
+from flexround.models.tokenizer_files import LOCAL, TOKENIZER
+from flexround.models.weights import load_into
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ def import_directory(model: Any, directory: Path, out: Path) -> None:
     """Load a Hugging Face directory into ``model``, and put its tokenizer into ``out`` in our form.
 
     Raises:
-        InputError: missing or damaged files, another architecture, a tokenizer of another model.
+        InputError: another architecture, missing weights, a tokenizer of another model.
     """
-    tokenizer = tokenizer_files.tokenizer_file(directory)
+    tokenizer = tokenizer_files.padded(tokenizer_files.find(directory))
     tokenizer_files.check_vocabulary(model, tokenizer, directory)
     if not tokenizer_files.of_gpt2(directory):
         tokenizer_files.check_begin(model, tokenizer, directory)
@@ -49,27 +49,23 @@ def load_pretrained(model: Any, directory: Path) -> None:
 
     Args:
         model: without weights it is only compared with the directory.
-        directory: ``config.json`` and ``model.safetensors``, its shards with an index, or the same as
-            ``pytorch_model.bin``, of which only tensors are read.
+        directory: ``config.json`` and ``model.safetensors`` or ``pytorch_model.bin``, whole or in shards; no code in
+            them runs.
 
     Raises:
-        InputError: missing or damaged files, another architecture, or missing weights; ``model`` is as it was before.
+        InputError: another architecture, or missing weights.
     """
-    directory = Path(directory)
-    _check_architecture(model.config, directory)
+    check_same(model.config, AutoConfig.from_pretrained(directory, **LOCAL), directory / "config.json")
     if next(model.parameters()).is_meta:  # streamed: its weights are read when they are needed
         return
-    # Not by its path: we read the files, so that the messages are ours and no pickle runs.
-    state = _read_weights(directory)
     with torch.random.fork_rng(devices=()):  # it would draw a missing head from the global generator
         loaded, report = type(model).from_pretrained(
-            None,
+            directory,
             config=model.config,
-            state_dict=state,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             dtype=torch.float32,
-            **tokenizer_files.LOCAL,
+            **LOCAL,
         )
     fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     base = f"{model.base_model_prefix}."
@@ -87,43 +83,34 @@ def load_pretrained(model: Any, directory: Path) -> None:
     load_into(model, model.state_dict() | kept, str(directory))
 
 
-def _check_architecture(config: Any, directory: Path) -> None:
-    """Compare the directory's configuration with that of our settings; all differences are one message."""
-    path = directory / "config.json"
-    if not path.is_file():
-        raise InputError(f"{path}: missing; put a Hugging Face model directory there")
-    try:
-        raw = json.loads(path.read_text())
-        # A directory of another type is read as it stands, only to be compared.
-        theirs = type(config)(**raw) if raw["model_type"] == config.model_type else None
-    except Exception as error:
-        raise InputError(f"{path}: not a model's configuration: {error}") from error
-    if theirs is None:
-        raise InputError(f"{path}: model_type is {raw['model_type']!r}, the settings say {config.model_type!r}")
-    check_same(config, theirs, path)
-
-
 def check_same(config: Any, theirs: Any, path: Path) -> None:
     """Raise InputError, with all differences, if a file's configuration has another architecture than our settings."""
     named = inspect.signature(type(config)).parameters
     compared = ["model_type", "attention_layers", *(name for name in named if not _WITHOUT_EFFECT.fullmatch(name))]
     differences = [
-        f"{name} is {getattr(theirs, name)!r}, the settings say {getattr(config, name)!r}"
+        f"{name} is {getattr(theirs, name, None)!r}, the settings say {getattr(config, name)!r}"
         for name in compared
         if getattr(theirs, name, None) != getattr(config, name, None)
     ]
     if differences:
-        raise InputError(
-            f"{path}: {'; '.join(differences)}; correct the model's arguments in params/scales or take another model"
-        )
+        raise InputError(f"{path}: {'; '.join(differences)}; correct the model's arguments in params/scales")
 
 
-def _read_weights(directory: Path) -> dict[str, Tensor]:
-    """Read all tensors of the directory, from safetensors if there are any."""
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (directory / name).is_file():
-            return read_foreign(directory / name)
-        if (index := directory / f"{name}.index.json").is_file():
-            shards = sorted(set(read_index(index).values()))
-            return {key: value for shard in shards for key, value in read_foreign(shard).items()}
-    raise InputError(f"{directory}: neither model.safetensors nor pytorch_model.bin, whole or in shards with an index")
+def import_gguf(model: Any, path: Path, out: Path) -> None:
+    """Load a GGUF file's dequantized weights into ``model``, and put its tokenizer into ``out`` in our form.
+
+    GGUF, llama.cpp's format, has quantized weights, the architecture and the tokenizer in one file, which transformers
+    reads through the package ``gguf``. The weights become float32: the network that is quantized here is the
+    dequantized one, and "full precision" means it.
+
+    Raises:
+        InputError: another architecture.
+    """
+    named: Any = {"gguf_file": path.name, **LOCAL}
+    with contextlib.redirect_stderr(io.StringIO()):  # progress bars
+        network: Any = AutoModelForCausalLM.from_pretrained(path.parent, dtype="float32", **named)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **named).backend_tokenizer
+    check_same(model.config, network.config, path)
+    load_into(model, network.state_dict(), str(path))
+    tokenizer_files.check_vocabulary(model, tokenizer, path)
+    write_text(out / TOKENIZER, tokenizer_files.padded(tokenizer).to_str(pretty=True))

@@ -2,9 +2,7 @@
 
 import dataclasses
 import logging
-import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -64,19 +62,6 @@ def order_of(x: Tensor) -> tuple[int, ...]:
 def from_memory(x: Tensor, order: Sequence[int]) -> Tensor:
     """Return the tensor (N, ...) whose dimensions lie in this order, given it with its dimensions in this order."""
     return x.permute([order.index(dim) for dim in range(len(order))])
-
-
-def write(x: Tensor, path: Path) -> None:
-    """Write a cache (N, ...) into a file, row by row in the order in which they lie in memory."""
-    with open(path, "wb") as file:
-        for row in x.permute(order_of(x)):
-            file.write(row.detach().cpu().contiguous().view(torch.uint8).numpy())
-
-
-def read(path: Path, shape: Sequence[int], dtype: torch.dtype, order: Sequence[int]) -> Tensor:
-    """Return the tensor, ``shape`` (N, ...), that ``write`` has written with its dimensions in this order."""
-    flat = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=dtype)
-    return from_memory(flat.view([shape[dim] for dim in order]), order)
 
 
 def limit(device: torch.device, gpu_mb: int | None = None, jobs: int = 1) -> int:

@@ -11,8 +11,8 @@ from flexround import imports
 from flexround.errors import SettingsError
 from flexround.models import build
 from flexround.models.blocks import Block
-from flexround.models.shards import CPU
 from flexround.models.surgery.preprocess import prepare
+from flexround.models.weights import CPU
 from flexround.reconstruct import codes
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint

@@ -2,19 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import InputError, SettingsError, suggest
+from flexround.errors import InputError, SettingsError
 from flexround.machine.precision import autocast
 from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.tensors import places
-from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 from flexround.reconstruct.weights import Weights
 from flexround.settings.schema import Hyper, Recipe
@@ -39,7 +38,6 @@ class Reconstruction:
         timed: told the seconds of an early iteration of each block.
 
     Raises:
-        SettingsError: a rate for a group that the rounding lacks.
         InputError: layers of the blocks share their weight with another layer, blocks share a layer, the size of groups
             doesn't divide a linear's input channels, or groups of a transposed linear are asked for.
     """
@@ -56,22 +54,8 @@ class Reconstruction:
     timed: Callable[[float], None] | None = None
 
     def __post_init__(self) -> None:
-        self._refuse_groups()
         self._refuse_shared()
         self._refuse_group_size()
-
-    def _refuse_groups(self) -> None:
-        """Refuse a learning rate or schedule for a group that the rounding has on no kind of layer."""
-        given = {key: getattr(self.hyper, key) for key in ("lr", "schedule")}
-        of_groups = {key: values for key, values in given.items() if isinstance(values, dict)}
-        known = _group_names(self.rounding, self.recipe.options) if of_groups else set()
-        for key, values in of_groups.items():
-            if known and (wrong := [name for name in values if name not in known]):
-                run = "/".join(map(str, self.seed_parts))
-                raise SettingsError(
-                    f"hyper-parameters of {run}: {key}.{wrong[0]}: {self.rounding.__name__} has no such group, "
-                    f"{suggest(wrong[0], known)}; remove it"
-                )
 
     def _refuse_shared(self) -> None:
         """Refuse a weight that two modules hold, and a layer in two blocks: the second would write over the first."""
@@ -160,18 +144,3 @@ def checked(kind: Any, name: str) -> type[Rounding]:
     if kind.forward is Rounding.forward:
         raise SettingsError(f"rounding {name}: has no forward of its own; write one that returns the rounded weight")
     return kind
-
-
-def _group_names(kind: Any, options: Mapping[str, Any]) -> set[str]:
-    """Return the names of a rounding's groups, found on small weights; none if it can't be made of these."""
-    names: set[str] = set()
-    with torch.random.fork_rng(devices=[]):
-        for shape, axes in (((8, 8), Axes()), ((8, 8, 1, 1), Axes(input=1))):
-            step = torch.ones(8, *[1] * (len(shape) - 1))
-            try:
-                names |= set(
-                    kind(torch.ones(shape), Grid(step, torch.zeros_like(step), -8, 7), axes, **options).groups()
-                )
-            except Exception:  # of any kind: it is the user's code, and says so with the real weights
-                return set()
-    return names

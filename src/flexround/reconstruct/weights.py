@@ -10,8 +10,8 @@ from torch import Tensor
 
 from flexround.errors import SettingsError
 from flexround.models.blocks import Block
-from flexround.models.shards import Shards
 from flexround.models.tensors import within
+from flexround.models.weights import Shards
 
 
 class Resident:

@@ -1,21 +1,19 @@
-"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it. What it says is compared with them."""
+"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it."""
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from flexround import metrics
-from flexround.errors import InputError, SettingsError
-from flexround.io.artifacts import read_formatted, sha256
+from flexround.errors import InputError
+from flexround.io.artifacts import read_json, sha256
 from flexround.settings.layout import Run, evaluated_dir
-from flexround.settings.validation import validate
 
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.safetensors"
@@ -65,15 +63,12 @@ def read_run(run: Run, root: Path, wanted: Iterable[str]) -> dict[str, Trial]:
     """Return metrics of a run that is evaluated under the results directory ``root``; none if it isn't yet.
 
     Raises:
-        InputError: it belongs to another run, lacks a metric, or isn't what its predictions say.
+        InputError: it lacks a metric, or the predictions have another sha256.
     """
     path = directory(run, root) / METRICS
     if not path.exists():
         return {}
     facts = read(path)
-    if facts.run != dataclasses.asdict(run):
-        raise _error(path, f"run = {facts.run}, but its place is that of {run}")
-    compare(path, facts)
     for metric in wanted:
         if metric not in facts.metrics:
             known = ", ".join(facts.metrics)
@@ -88,43 +83,34 @@ def read(path: Path) -> Evaluated:
     """Read a ``metrics.json``.
 
     Raises:
-        InputError: damaged, of another format, or a value that no evaluation can have.
+        InputError: the predictions beside it have another sha256.
+        ValidationError: a key is missing, or a value has another type.
     """
-    try:
-        facts = validate(Evaluated, read_formatted(path), str(path))
-        for metric, value in facts.metrics.items():
-            of = metrics.of(metric)
-            low, high = metrics.bounds(of)
-            if not low <= value <= high * (1 + EXACT):
-                raise _error(path, f"metrics.{metric} = {value}, it lies between {low} and {high}")
-            if facts.higher_is_better.get(metric) != of.higher_is_better:
-                raise _error(path, f"higher_is_better.{metric} = {facts.higher_is_better.get(metric)}, it is the other")
-            if metric not in facts.n_examples:
-                raise _error(path, f"n_examples.{metric}: missing")
-    except SettingsError as error:
-        raise _error(path, str(error).removeprefix(f"{path}: ")) from error
+    facts = Evaluated.model_validate(read_json(path))
+    stored = path.with_name(PREDICTIONS)
+    if sha256(stored) != facts.predictions.sha256:
+        raise InputError(
+            f"{stored}: its sha256 is not the one in {METRICS}; delete {path.parent} and run the same command again"
+        )
     return facts
 
 
-def compare(path: Path, facts: Evaluated) -> None:
-    """Compare what a ``metrics.json`` says with the predictions beside it.
-
-    Raises:
-        InputError: the predictions are damaged or those of another evaluation, or a value isn't what they give.
-    """
-    stored = path.with_name(PREDICTIONS)
-    if not stored.exists():
-        raise _error(stored, f"missing although {path} lists it")
-    if (found := sha256(stored)) != facts.predictions.sha256:
-        raise _error(stored, f"its sha256 is {found}, {METRICS} says {facts.predictions.sha256}")
-    arrays = _stored(stored)
-    for metric in facts.metrics:
+def differences(path: Path) -> Iterator[str]:
+    """Yield how a ``metrics.json`` differs from the registry of metrics and from the predictions beside it."""
+    facts, arrays = read(path), _stored(path.with_name(PREDICTIONS))
+    for metric, value in facts.metrics.items():
+        of = metrics.of(metric)
+        low, high = metrics.bounds(of)
+        if not low <= value <= high * (1 + EXACT):
+            yield f"metrics.{metric} = {value}, it lies between {low} and {high}"
+        if facts.higher_is_better[metric] != of.higher_is_better:
+            yield f"higher_is_better.{metric} = {facts.higher_is_better[metric]}, it is the other"
         for key, given, expected, tolerance in _expected(metric, facts, arrays):
             if not math.isclose(given, expected, rel_tol=tolerance, abs_tol=EXACT):
-                raise _error(path, f"{key}.{metric} = {given}, but {stored.name} gives {expected}")
+                yield f"{key}.{metric} = {given}, but {PREDICTIONS} gives {expected}"
 
 
-def _expected(metric: str, facts: Evaluated, arrays: Arrays) -> Iterable[tuple[str, float, float, float]]:
+def _expected(metric: str, facts: Evaluated, arrays: Arrays) -> Iterator[tuple[str, float, float, float]]:
     """Yield what the predictions tell of a metric: key, the value given, the one expected, relative tolerance."""
     value, stderr, count = facts.metrics[metric], facts.stderr.get(metric), facts.n_examples[metric]
     spread = None
@@ -149,15 +135,7 @@ def _expected(metric: str, facts: Evaluated, arrays: Arrays) -> Iterable[tuple[s
 
 
 def _stored(path: Path) -> Arrays:
-    try:
-        return load_file(path) if path.exists() else {}
-    except SafetensorError as error:
-        raise _error(path, f"damaged ({error})") from error
-
-
-def _error(path: Path, reason: str) -> InputError:
-    """Return the error that says what is wrong with an evaluation and what helps."""
-    return InputError(f"{path}: {reason}; delete {path.parent} and run the same command again")
+    return load_file(path) if path.exists() else {}
 
 
 def directory(run: Run, root: Path) -> Path:

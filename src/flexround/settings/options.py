@@ -6,8 +6,8 @@ user's in a single file, is imported. It has them as class attributes ``Options`
 ``Training``.
 """
 
+import contextlib
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -37,10 +37,11 @@ def of(task: str) -> TaskSettings:
     """
     module, _, name = task.partition(":")
     beside = f"{module.rpartition('.')[0]}.options"
-    if "." in module and importlib.util.find_spec(beside) is not None:
-        declared = getattr(importlib.import_module(beside), "TASKS", {})
-        if name in declared:
-            return declared[name]
+    if "." in module:
+        with contextlib.suppress(ModuleNotFoundError):  # then the task is imported, or named as missing
+            declared = getattr(importlib.import_module(beside), "TASKS", {})
+            if name in declared:
+                return declared[name]
     kind = imports.load(task)
     if not hasattr(kind, "Options"):
         raise SettingsError(f"{task}: no class attribute Options; declare the options that a scale may set")

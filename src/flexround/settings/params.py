@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from flexround import metrics
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import options
-from flexround.settings.layout import Run
+from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import (
     NEED_GROUPS,
     Checkpoint,
@@ -23,7 +23,7 @@ from flexround.settings.schema import (
 )
 from flexround.settings.sources import Source
 from flexround.settings.tables import Budgets, ByBits, Figure, FigureSpecs, GridShifts, Table
-from flexround.settings.validation import given, validate
+from flexround.settings.validation import given, load, validate
 
 R = TypeVar("R", bound=Any)  # any rule of schema.py that has `when`
 DEFAULT = "the default of its field in class Hyper"  # source of a value that no rule sets
@@ -49,9 +49,18 @@ class Params(NamedTuple):
         return look_up(f"scale {self.scale.name}: checkpoint", self.scale.checkpoints, name)
 
     def train(self, task: str, checkpoint: str) -> dict[str, Any] | None:
-        """Return the fine-tuning settings of a pair, or None if its weights are used as they come."""
+        """Return the fine-tuning settings of a pair, or None if its weights are used as they come.
+
+        Raises:
+            SettingsError: an unknown key, a wrong value or a missing one, unless the task itself checks them.
+        """
         fitting = matching(self.scale.train, task=task, checkpoint=checkpoint)
-        return {key: value for rule in fitting for key, value in rule.set.items()} if fitting else None
+        if not fitting:
+            return None
+        settings = {key: value for rule in fitting for key, value in rule.set.items()}
+        if kind := options.of(self.scale.tasks[task].module).training:
+            given(kind, settings, f"scale {self.scale.name}, train settings of {task}/{checkpoint}")
+        return settings
 
     def gate(self, task: str, checkpoint: str) -> GateRule:
         """Return what a pair must show in full precision before it is quantized, and with which options."""
@@ -114,7 +123,8 @@ class Params(NamedTuple):
         if isinstance(figure, GridShifts):
             return [(panel.task, panel.checkpoint, panel.recipe) for panel in figure.panels]
         if isinstance(figure, ByBits):
-            return self.tables[figure.table].runs()
+            known = {str(number): table for number, table in self.tables.items()}
+            return look_up(f"figure {figure.number}: table", known, str(figure.table)).runs()
         if isinstance(figure, Budgets):
             return figure.runs()
         sizes = self.scale.figures.sample_sizes
@@ -157,13 +167,14 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     return given(Hyper, values, f"hyper-parameters of {run}"), sources
 
 
-def refuse_unweighted(params: Params, values: Hyper, sources: Mapping[str, str], name: str) -> None:
+def refuse_unweighted(values: Hyper, sources: Mapping[str, str], name: str) -> None:
     """Refuse that the rounding ``name``, whose class has a regularizer, leaves it out, unless a setting asks for that.
 
     Raises:
         SettingsError: ``reg_weight`` is 0, from the rules that hold at every scale.
     """
-    if values.iters and not values.reg_weight and sources["reg_weight"] in {r.source for r in params.defaults.hyper}:
+    by_default = {rule.source for rule in load(Defaults, PARAMS / "defaults.yaml").hyper}
+    if values.iters and not values.reg_weight and sources["reg_weight"] in by_default:
         raise SettingsError(
             f"{name} has a regularizer, whose weight, reg_weight, is 0 by default; set reg_weight among the "
             "hyper-parameters, to 0 if the regularizer is to be left out"

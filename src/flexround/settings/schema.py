@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from flexround.errors import SettingsError
 from flexround.settings.layout import PARAMS
+from flexround.settings.validation import wrong_parts
 
 T = TypeVar("T")
 TRIALS = 1000  # at most
@@ -46,6 +47,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Within = Annotated[str, AfterValidator(within)]
 Label = Annotated[str, AfterValidator(_label)]
 Series = Annotated[str, Field(pattern=r"^[a-z]+$")]
+Target = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*:\w+$")]  # package.module:name
 Bits = Annotated[int, Field(ge=2, le=8)]
 LayerBits = Bits | Literal["low"]
 Positive = Annotated[float, Field(gt=0)]
@@ -76,6 +78,14 @@ def _shape(value: object) -> str:
     return " " if isinstance(value, dict) else ""  # tags that are blank are no part of an error's key
 
 
+def _part_of_hyper(values: dict[str, Any]) -> dict[str, Any]:
+    """Return some of the hyper-parameters of a run; raise ValueError for an unknown key or a wrong value."""
+    if wrong := wrong_parts(Hyper, values):
+        raise ValueError("; ".join(wrong))
+    return values
+
+
+HyperPart = Annotated[dict[str, Any], AfterValidator(_part_of_hyper)]
 PerGroup = Annotated[
     Annotated[T, Tag("")] | Annotated[dict[str, T], Tag(" ")], Discriminator(_shape)
 ]  # so that an error is about the one that is meant
@@ -106,7 +116,7 @@ class Recipe(Strict):
         (), description="done to the network first; surgery on the folded model, in this order"
     )
     samples: Samples | None = Field(None, description="calibration samples; instead of the scale's")
-    hyper: dict[str, Any] = Field(
+    hyper: HyperPart = Field(
         {}, description="settings of its own; hyper-parameters that differ from the rules of defaults and scale"
     )
     select: tuple[str, ...] = Field(
@@ -245,7 +255,7 @@ class HyperRule(Strict):
     when: dict[
         Literal["setting", "rounding", "w_bits", "a_bits", "task", "module", "checkpoint", "recipe"], str | int
     ] = Field({}, description="run fields, and the task's module, to match; strings may hold * as in file names")
-    set: dict[str, Any] = Field(description="hyper-parameters and their values")
+    set: HyperPart = Field(description="hyper-parameters and their values")
     source: str = Field(min_length=3, description="table, section, line or repository the values come from")
 
 
@@ -373,7 +383,7 @@ class Checkpoint(Strict):
 class TaskSpec(Strict):
     """Data + metric; ``module`` holds the class, ``options`` are its arguments."""
 
-    module: str = Field(description="package.module:Class")
+    module: Target = Field(description="package.module:Class")
     options: dict[str, Any] = {}
     sources: tuple[str, ...] = Field((), description="rows of params/sources.yaml, fetched before the data stage")
     files: Within | None = Field(None, description="pattern of further files its evaluation reads, within the project")
@@ -438,8 +448,8 @@ class Scale(ScaleFacts):
     tasks: dict[Name, TaskSpec]
     checkpoints: dict[Name, Checkpoint]
     train: tuple[TrainRule, ...] = Field((), description="pairs without a rule take their weights as they come")
-    gates: tuple[GateRule, ...]
-    hyper: tuple[HyperRule, ...]
+    gates: tuple[GateRule, ...] = ()
+    hyper: tuple[HyperRule, ...] = ()
     resources: dict[Stage, Resources]
     needs: tuple[NeedRule, ...] = Field((), description="jobs that need other resources than their stage's")
     figures: Figures

@@ -1,21 +1,20 @@
 """The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
 import os
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flexround.errors import SettingsError, look_up, suggest
+from flexround.errors import SettingsError, look_up
 from flexround.io.artifacts import write_text
-from flexround.settings import code, layout
-from flexround.settings.checks import check_bits, check_metrics, check_recipe, check_runs
+from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import import_beside, is_path, load_params
-from flexround.settings.params import Params, hyper, matching
-from flexround.settings.schema import Count, Hyper, HyperRule, Name, Recipe, Recipes, Strict
+from flexround.settings.params import Params, hyper
+from flexround.settings.schema import Count, HyperRule, Name, Recipe, Strict
 from flexround.settings.tables import Row, RowGroup, Table
-from flexround.settings.validation import given, noted, read_yaml, validate, wrong_parts
+from flexround.settings.validation import given, noted, read_yaml, validate
 
 
 class OwnRow(Row):
@@ -45,14 +44,17 @@ def configured(scale: str, file: str | None) -> Params:
     """Return the settings with the additions of a user's file, and let this process and its jobs import what they name.
 
     Raises:
-        SettingsError: all errors of the project's files together, or all of the user's.
+        SettingsError: all errors of the first wrong file, or the rows that can't compete with those beside them.
     """
     params = load_params(scale)
     if file is None:
         return params
     path = Path(file).expanduser()
     import_beside(path)
-    return merge(params, path)
+    params = merge(params, path)
+    if errors := [line for table in params.tables.values() for line in unequal(params, table)]:
+        raise SettingsError("\n".join(errors))
+    return params
 
 
 def claim(name: str, scale: str, root: Path = Path()) -> None:
@@ -79,64 +81,46 @@ def merge(params: Params, file: Path) -> Params:
     """Return the settings with the recipes and rows of a user's file among them.
 
     Raises:
-        SettingsError: the file is missing, or everything in it that is wrong or doesn't fit together.
+        SettingsError: the file is missing, or all errors of the file.
     """
     own, errors = given(Own, read_yaml(file) or {}, str(file)), list[str]()
-    recipes = Recipes(roundings=params.recipes.roundings, recipes=params.recipes.recipes | own.recipes)
-    merged = params._replace(recipes=recipes, tables=dict(params.tables))
-    for name, recipe in own.recipes.items():
-        if name in params.recipes.recipes:
-            errors.append(f"recipes.{name}: the project has a recipe of this name; choose another")
-        elif recipe.rounding is None:
-            errors.append(f"recipes.{name}: give setting, rounding and w_bits")
-        else:
-            errors += check_recipe(merged, name, f"recipes.{name}")
+    merged, rows = params._replace(tables=dict(params.tables)), [*own.rows]
+    with noted(errors, f"{file}: "):
+        merged = _with_recipes(merged, own.recipes)
     for name, rounding in own.roundings.items():
-        with noted(errors, f"roundings.{name}: "):
-            merged, rows = _beside(merged, name, rounding)
-            own = own.model_copy(update={"rows": (*own.rows, *rows)})
-    for number in dict.fromkeys(row.table for row in own.rows):
-        with noted(errors, "rows: "):
-            merged.tables[number] = _extended(merged, number, [row for row in own.rows if row.table == number])
-    shown = {f"rows: table {number}": merged.tables[number] for number in {row.table for row in own.rows} if not errors}
-    if not errors:
-        errors = check_runs(merged, (*own.recipes, *merged.like))
-        for where, table in shown.items():
-            errors += check_metrics(merged, table, where)
-            errors += [f"{where}, {line}" for line in check_bits(merged, table)]
-    if not errors:
-        errors = [f"{where}, {line}" for where, table in shown.items() for line in _other_grids(merged, table)]
+        with noted(errors, f"{file}: roundings.{name}: "):
+            merged, added = _beside(merged, name, rounding)
+            rows += added
+    for number in dict.fromkeys(row.table for row in rows):
+        with noted(errors, f"{file}: rows: "):
+            merged.tables[number] = _extended(merged, number, [row for row in rows if row.table == number])
     if errors:
-        raise SettingsError("\n".join(f"{file}: {line}" for line in errors))
+        raise SettingsError("\n".join(errors))
     return merged
+
+
+def _with_recipes(params: Params, recipes: dict[str, Recipe]) -> Params:
+    """Return the settings with further recipes."""
+    known = params.recipes.recipes
+    if taken := [name for name in recipes if name in known]:
+        raise SettingsError(f"recipes.{taken[0]}: there is a recipe of this name; choose another")
+    return params._replace(recipes=params.recipes.model_copy(update={"recipes": known | recipes}))
 
 
 def _beside(params: Params, name: str, own: OwnRounding) -> tuple[Params, list[OwnRow]]:
     """Return the settings with the recipes of a user's rounding, and its rows of the scale's tables."""
-    label = look_up("like:", params.recipes.roundings, own.like).rpartition(":")[2]
-    code.check_rounding(params.rounding_target(own.rounding), own.options)
-    known, names = dict(params.recipes.recipes), _counterparts(params, name, own.like)
-    errors = [f"{other}: there is a recipe of this name; choose another" for other in names.values() if other in known]
-    rows = _rows_beside(params, names, label, name)
+    known, names = params.recipes.recipes, _counterparts(params, name, own.like)
+    rows = _rows_beside(params, names, own.like, name)
     if not rows:
-        errors.append(f"like: {own.like}: no table of the scale {params.scale.name} has its rows")
+        raise SettingsError(f"like: {own.like}: no table of the scale {params.scale.name} has its rows")
+    added, like = dict[str, Recipe](), dict(params.like)
     for recipe, other in names.items():
-        select = tuple(names[candidate] for candidate in known[recipe].select)
-        change = {"select": select} if select else {"rounding": own.rounding, "options": own.options}
-        known[other] = known[recipe].model_copy(update=change)
-    learned = {recipe: other for recipe, other in names.items() if not known[recipe].select}
-    merged = params._replace(
-        recipes=params.recipes.model_copy(update={"recipes": known}),
-        like={**params.like, **{other: (recipe, own.hyper) for recipe, other in learned.items()}},
-    )
-    runs = [Run("", task, checkpoint, learned[r], 0) for task, checkpoint, r in params.shown() if r in learned]
-    for place, rule in enumerate(own.hyper):
-        errors += wrong_parts(Hyper, rule.set, f"hyper.{place}.set")
-        if not any(matching([rule], **vars(run) | dict(known[run.recipe])) for run in runs):
-            errors.append(f"hyper.{place}.when: fits none of its runs")
-    if errors:
-        raise SettingsError("\n".join(errors))
-    return merged, rows
+        if select := tuple(names[candidate] for candidate in known[recipe].select):
+            change: dict[str, Any] = {"select": select}
+        else:
+            change, like[other] = {"rounding": own.rounding, "options": own.options}, (recipe, own.hyper)
+        added[other] = known[recipe].model_copy(update=change)
+    return _with_recipes(params, added)._replace(like=like), rows
 
 
 def _counterparts(params: Params, name: str, like: str) -> dict[str, str]:
@@ -151,8 +135,9 @@ def _counterparts(params: Params, name: str, like: str) -> dict[str, str]:
     }
 
 
-def _rows_beside(params: Params, names: Mapping[str, str], label: str, name: str) -> list[OwnRow]:
+def _rows_beside(params: Params, names: Mapping[str, str], like: str, name: str) -> list[OwnRow]:
     """Return a row for each row of the recipes ``names``, in every table that the scale can make."""
+    label = look_up("like:", params.recipes.roundings, like).rpartition(":")[2]
     shown, rows = {*params.shown()}, list[OwnRow]()
     for table in params.tables.values():
         for row in table.rows() if {*table.runs()} <= shown else ():
@@ -167,32 +152,37 @@ def _rows_beside(params: Params, names: Mapping[str, str], label: str, name: str
 def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
     """Return a table with a last group of the user's rows, so that the paper's keep their numbers."""
     table = look_up("table", {str(known): table for known, table in params.tables.items()}, str(number))
-    if table.settings:
-        raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
-    errors = [line for row in rows for line in _row_errors(params, table, row)]
-    seen = Counter(key for row in (*table.rows(), *rows) for key in _keys(row))
-    twice = dict.fromkeys(row.method for row in rows if any(seen[key] > 1 for key in _keys(row)))
-    errors += [f"table {number}, {method}: twice in the table; remove one" for method in twice]
-    if errors:
-        raise SettingsError("\n".join(errors))
     groups = (*table.groups, RowGroup(rows=tuple(rows), compare=True))
     return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
 
 
-def _keys(row: Row) -> list[tuple[object, ...]]:
-    """Return what names a row, and what its cells are of: no two rows of a table can have one of them."""
-    where = (row.section, row.bits, row.extra)
-    return [(*where, row.method), (*where, row.recipe, row.task, row.checkpoint, row.metrics)]
+def unequal(params: Params, table: Table) -> list[str]:
+    """Return a line for each row that must not compete with those beside it: other bits, or a user's other grid."""
+    return [*_other_bits(params, table)] or [*_other_grids(params, table)]
 
 
-def _other_grids(params: Params, table: Table) -> list[str]:
-    """Return the user's rows that differ in a setting of their grids from the rows with which they compete.
+def _other_bits(params: Params, table: Table) -> Iterator[str]:
+    """Yield the rows whose bits aren't those of their recipes, or of the rows with which they compete silently."""
+    first: dict[str, str] = {}
+    for group in table.groups:
+        for row in group.rows:
+            bits = params.recipes.bits(row.recipe)
+            said = row.bits.replace("16", "32") or (first.setdefault(row.section, bits) if group.compare else bits)
+            if said != bits:
+                text = f"bits = {row.bits or said}, its recipe {row.recipe} has {bits}; change one"
+                yield f"{table.file}: {row.method}: {text}"
+
+
+def _other_grids(params: Params, table: Table) -> Iterator[str]:
+    """Yield the user's rows that differ in a setting of their grids from the rows with which they compete.
 
     B and Q have different grids in the paper's tables: a row is compared with those of its setting, if there are any.
     """
-    errors, made = list[str](), set(params.shown())
+    made = set(params.shown())
     contests = defaultdict[object, dict[str, list[dict[str, object]]]](lambda: {"B": [], "Q": []})
-    cells = [cell for group in table.groups if group.compare for row in group.rows for cell in table.row_cells(row)]
+    own = any(isinstance(row, OwnRow) for row in table.rows())
+    groups = [group for group in table.groups if group.compare and own]
+    cells = [cell for group in groups for row in group.rows for cell in table.row_cells(row)]
     for row, _, task, checkpoint, _ in cells:
         for name in params.recipe(row.recipe).select or (row.recipe,):
             recipe = params.recipe(name)
@@ -204,29 +194,6 @@ def _other_grids(params: Params, table: Table) -> list[str]:
             if not isinstance(row, OwnRow) or not rivals:
                 contest[recipe.setting].append(grid)
             elif grid not in rivals:
-                given = ", ".join(
-                    f"{key} = {grid[key]} ({rivals[0][key]})" for key in grid if grid[key] != rivals[0][key]
-                )
-                errors.append(f"{row.method}: {given}: in brackets those of the rows beside it; set them in its recipe")
-    return list(dict.fromkeys(errors))
-
-
-def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
-    """Return what a row names that is not there, and which descriptive cells it lacks or has too many."""
-    where = f"table {table.number}, {row.method}"
-    named = (
-        (params.recipes.recipes, row.recipe),
-        (params.scale.tasks, row.task),
-        (params.scale.checkpoints, row.checkpoint),
-    )
-    errors = [f"{where}: {suggest(name, known)}" for known, name in named if name and name not in known]
-    compared = [other for group in table.groups if group.compare for other in group.rows]
-    for key in ("section", "bits", "extra"):
-        others = [getattr(other, key) for other in compared or table.rows()]
-        given, wanted = getattr(row, key), max(others)
-        if bool(given) not in map(bool, others) or (key == "extra" and len(given) != len(wanted)):
-            way = f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; omit it"
-            errors.append(f"{where}: {key} = {given!r}: {way}")
-        elif key == "section" and given not in others:
-            errors.append(f"{where}: section {suggest(given, {*others})}")
-    return errors
+                other = [f"{key} = {grid[key]}, not {rivals[0][key]}" for key in grid if grid[key] != rivals[0][key]]
+                text = f"{', '.join(other)} as the rows beside it; set that in its recipe"
+                yield f"{table.file}: {row.method}: {text}"

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
@@ -36,20 +36,14 @@ def read_yaml(path: Path) -> Any:
     """Read one YAML file: safe tags only, no repeated keys.
 
     Raises:
-        SettingsError: missing file or a syntax error, with its line; or text that is not UTF-8.
+        SettingsError: a missing file, or a syntax error with its line.
     """
     try:
-        return parsed(Path(path).read_bytes().decode("utf-8-sig"))
-    except FileNotFoundError as error:
-        raise SettingsError(f"{path}: missing") from error
+        return parsed(path.read_text("utf-8-sig"))
     except OSError as error:
-        raise SettingsError(f"{path}: can't be read ({error.strerror}); give a YAML file") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from error
-    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a day that isn't in the calendar
         raise SettingsError(f"{path}: {error}") from error
-    except ValueError as error:  # a day that isn't in the calendar
-        raise SettingsError(f"{path}: a value can't be read ({error}); write it in quotes if it is text") from error
 
 
 def load(model: type[S], path: Path) -> S:
@@ -78,12 +72,12 @@ def validate(model: type[S], value: Any, where: str) -> S:
         return model.model_validate(value)
 
 
-def wrong_parts(model: type[BaseModel], values: Mapping[str, Any], where: str) -> list[str]:
+def wrong_parts(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
     """Return the errors of a part of a mapping, whose other keys may stand elsewhere, validated as ``given``."""
     try:
         model.model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
-        return [_line(model, item, where) for item in error.errors() if item["loc"] and item["loc"][0] in values]
+        return [_line(model, item, "") for item in error.errors() if item["loc"] and item["loc"][0] in values]
     return []
 
 
@@ -103,14 +97,6 @@ def noted(errors: list[str], where: str = "") -> Iterator[None]:
         yield
     except SettingsError as error:
         errors += [f"{where}{line}" for line in str(error).splitlines()]
-
-
-def attempt(where: str, check: Callable[..., object], *values: object) -> list[str]:
-    """Call ``check(*values)``; return the lines of its SettingsError as ``noted`` does."""
-    errors: list[str] = []
-    with noted(errors, where):
-        check(*values)
-    return errors
 
 
 def _line(model: type[BaseModel], item: Any, where: str) -> str:

@@ -28,8 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     job = EvaluateJob.read(arguments.job)
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         start = time.perf_counter()
-        recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}
-        weights, data = provenance.inputs(job.network, False, **recipe), provenance.inputs(job.data, False)
+        weights, data = provenance.inputs(job.network, verify=False), provenance.inputs(job.data, verify=False)
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
         state = arguments.state / "evaluate" / resume.fingerprint(job, weights | data, device)
         with resume.kept(state), hardware.enough(str(job.run), smaller):

@@ -6,7 +6,7 @@ Writes ``SOURCE.json``, which says what is there, with the commit of what was do
 import argparse
 import logging
 
-from flexround.io import artifacts, hub, sources
+from flexround.io import artifacts, fetchers, sources
 from flexround.jobs.runs import FetchJob
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> None:
     source, directory = job.source, job.out.parent
     digest = sources.fetch(job.name, source, directory)
     record = {"name": job.name, "file": source.file, "revision": source.revision, "sha256": digest}
-    if commit := hub.commit(directory / source.file):
+    if commit := fetchers.hub_commit(directory / source.file):
         record["commit"] = commit
     artifacts.write_json(job.out, record)
     log.info("source %s: %s is there and verified", job.name, directory / source.file)

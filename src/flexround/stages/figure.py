@@ -8,7 +8,6 @@ import pandas
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.jobs.tables import RESULTS, FigureJob, Shift
-from flexround.machine import provenance
 from flexround.reconstruct import codes, network
 from flexround.results import cells, sample_sizes
 from flexround.results.render import budgets, curves, figure_style, shifts
@@ -39,8 +38,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _shifts(shift: Shift) -> shifts.Shifts:
     """Read the weight, the learned and the nearest codes of one panel."""
-    for directory in (shift.weights, shift.quantized):
-        provenance.manifest(directory, verify=False)
     head = protocol.build(shift.task).head
     model = network.prepared(shift.checkpoint, head, shift.weights, shift.steps)
     weight = model.get_submodule(shift.panel.module).weight.detach()  # type: ignore[operator]

@@ -15,11 +15,9 @@ from flexround.jobs.runs import FinetuneJob
 from flexround.machine import hardware, provenance
 from flexround.machine.devices import lease, require
 from flexround.models import build
-from flexround.models.checkpoints import load_into, load_known, read_foreign
-from flexround.models.shards import Shards
-from flexround.models.shards import save as save_shards
-from flexround.models.surgery.lora import merge_checkpoint
 from flexround.models.tensors import linears
+from flexround.models.weights import Shards, load_into, load_known, merge_checkpoint, read_foreign
+from flexround.models.weights import save as save_shards
 from flexround.settings import layout
 from flexround.tasks import protocol
 

@@ -17,11 +17,13 @@ from flexround.jobs.runs import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.quant import native
+from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, network
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction, checked
 from flexround.reconstruct.state import State
+from flexround.settings.params import refuse_unweighted
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ def prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction,
     """Return what is reconstructed and how, and the inputs of its first block."""
     recipe, run = job.recipe, job.run
     rounding = checked(imports.load(job.rounding), job.rounding)
+    if rounding.regularizer is not Rounding.regularizer:
+        refuse_unweighted(job.hyper, job.hyper_sources, job.rounding)
     task = protocol.build(job.task)
     model, blocks, weights = network.to_quantize(job.checkpoint, task.head, job.weights, recipe.preprocess, device)
     samples = task.inputs(_load_samples(job.samples, job.hyper.samples), job.weights)

@@ -1,4 +1,4 @@
-"""Tasks: data, fine-tuning recipe and metric, a folder for each family, behind one small protocol."""
+"""Tasks: data, fine-tuning recipe and metric, a file for each family, behind one small protocol."""
 
 import dataclasses
 from pathlib import Path

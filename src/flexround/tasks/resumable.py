@@ -44,16 +44,14 @@ class Progress:
         """Keep what was reached after ``epoch`` epochs, and its ``facts``, if that took long enough."""
         if not resume.worth(self.since):
             return
-        states = {name: generator.get_state() for name, generator in self.generators.items()}
-        moments: dict[str, dict[str, Tensor]] = {}
+        tensors = self._weights()
+        tensors |= {f"generator/{name}": generator.get_state() for name, generator in self.generators.items()}
         for number, parameter in enumerate(self._parameters()):
-            for key, value in self.optimizer.state[parameter].items():
-                if value is not None:  # SGD without momentum
-                    moments.setdefault(f"optimizer-{key}", {})[str(number)] = value
-        groups = {"weights": self._weights(), "generators": states, **moments}
+            moments = self.optimizer.state[parameter].items()  # SGD without momentum has None
+            tensors |= {f"optimizer/{number}/{key}": value for key, value in moments if value is not None}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         others = {name: other.state_dict() for name, other in self.others.items()}
-        resume.save(NAME, groups, epoch=epoch, facts=dict(facts), rates=rates, others=others)
+        resume.save(NAME, tensors, epoch=epoch, facts=dict(facts), rates=rates, others=others)
         self.since = time.monotonic()
 
     @torch.no_grad()
@@ -61,26 +59,25 @@ class Progress:
         """Put back what was kept; return the number of epochs done, and the facts of the last one."""
         if not (found := resume.load(NAME)):
             return 0, {}
-        groups, kept = found
-        for name, value in self._weights().items():
-            value.copy_(groups["weights"][name])
-        moments = {name.removeprefix("optimizer-"): part for name, part in groups.items() if "optimizer-" in name}
-        for number, parameter in enumerate(self._parameters()):
-            for key, values in moments.items():
-                if (moment := values.get(str(number))) is not None:  # a parameter that the loss does not reach has none
-                    self.optimizer.state[parameter][key] = moment.to(self.device)
+        tensors, kept = found
+        for key, value in self._weights().items():
+            value.copy_(tensors.pop(key))
+        for name, generator in self.generators.items():
+            generator.set_state(tensors.pop(f"generator/{name}").clone())  # it misreads views
+        parameters = self._parameters()
+        for key, moment in tensors.items():  # a parameter that the loss does not reach has none
+            _, number, name = key.split("/")
+            self.optimizer.state[parameters[int(number)]][name] = moment.to(self.device)
         for settings, rate in zip(self.optimizer.param_groups, kept["rates"], strict=True):
             settings["lr"] = rate
         for name, other in self.others.items():
             other.load_state_dict(kept["others"][name])
-        for name, generator in self.generators.items():
-            generator.set_state(groups["generators"][name].clone())  # it misreads views
         log.info("training goes on after %d epochs", kept["epoch"])
         return kept["epoch"], kept["facts"]
 
     def _weights(self) -> dict[str, Tensor]:
         trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
-        return trained | dict(self.model.named_buffers())
+        return {f"weights/{name}": value for name, value in (trained | dict(self.model.named_buffers())).items()}
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]

@@ -1,4 +1,4 @@
-"""Write a table and a figure of docs/results.md: the status of all tables, or the evidence of the scale real."""
+"""Write a table of README.md (findings) or of docs/results.md (evidence of the scale real, status of all tables)."""
 
 import argparse
 import logging
@@ -8,11 +8,12 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from flexround import metrics
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_text
 from flexround.results import frames, grid, published_results, ranking
 from flexround.results.claims import verdicts
-from flexround.results.grid import GridRow, TableGrid
+from flexround.results.grid import Entry, GridRow, TableGrid
 from flexround.results.render import leads, markdown, overview
 from flexround.results.render.figure_style import save
 from flexround.results.render.overview import Standing, standing
@@ -23,8 +24,19 @@ from flexround.settings.tables import Table
 from flexround.tools import cli
 
 log = logging.getLogger(__name__)
-MARKERS = {  # the lines before and after a table in docs/results.md
+FINDINGS = (  # network and data; number of a table of the scale real; column; metric; recipe of FlexRound
+    ("MobileNetV2, ImageNet", 8, "MobileNetV2", "top1", "b-flexround-w4"),
+    ("", 8, "MobileNetV2", "top1", "b-flexround-w3"),
+    ("", 8, "MobileNetV2", "top1", "b-flexround-w2"),
+    ("", 8, "MobileNetV2", "top1", "q-flexround-w3a3"),
+    ("EfficientNet-Lite0, photographs", 5, "EfficientNet-Lite0", "top1", "b-flexround-w4-tensor"),
+    ("ResNet-20, CIFAR-10", 1, "ResNet-20", "top1", "b-flexround-w2"),
+    ("MiniLM, STS-B", 6, "STS-B", "pearson", "q-flexround-w4a8"),
+    ("SmolLM2-135M, WikiText2", 7, "WikiText2", "perplexity", "b-flexround-w4"),
+)
+MARKERS = {  # the lines before and after a table
     "status": ("<!-- status: made by `make status` -->", "<!-- end of status -->"),
+    "findings": ("<!-- findings: made by `make findings` -->", "<!-- end of findings -->"),
     "evidence": ("<!-- evidence: made by `make evidence` -->", "<!-- end of evidence -->"),
 }
 MISSING = "--"
@@ -33,20 +45,20 @@ MISSING = "--"
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this program."""
     arguments = cli.parser(__doc__)
-    arguments.add_argument("part", choices=["status", "evidence"], help="what is written")
+    arguments.add_argument("part", choices=[*MARKERS], help="what is written")
     arguments.add_argument(
         "--tables", type=Path, default=published_results.DIRECTORY, help="directory of the tables' CSV files"
     )
     arguments.add_argument("--page", type=Path, default=Path("docs/results.md"), help="page whose table is replaced")
     arguments.add_argument(
-        "--figure", type=Path, required=True, help="where that of the status is written, or that of the evidence lies"
+        "--figure", type=Path, help="where the status's is written, and the evidence's is; findings have none"
     )
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Replace the table between its markers in the page; draw the figure of the status if there are claims."""
-    table = status(arguments) if arguments.part == "status" else evidence(arguments)
+    table = {"status": status, "findings": findings, "evidence": evidence}[arguments.part](arguments)
     write_text(arguments.page, replaced(read_text(arguments.page), arguments.part, table))
 
 
@@ -61,6 +73,45 @@ def status(arguments: argparse.Namespace) -> str:
         save(drawn, arguments.figure)
         log.info("%s", arguments.figure)
     return status_table(standings, params.scale)
+
+
+def findings(arguments: argparse.Namespace) -> str:
+    """Return how FlexRound stands against AdaRound on released networks, a row for each of ``FINDINGS``."""
+    params = load_params(arguments.scale)
+    claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
+    outcomes = {
+        (line.place, line.column, line.metric, line.recipe, line.other_recipe): re.split("[ ,]", line.outcome)[0]
+        for claim in verdicts.load(claims, params.scale)
+        for line in claim.lines
+    }
+    rows = []
+    for network, number, column, metric, recipe in FINDINGS:
+        table, rival = params.tables[number], recipe.replace("flexround", "adaround")
+        entries = grid.load(arguments.tables / f"{table.name}.csv").entries
+        place = (table.place, column, metric, recipe)
+        verdict = "; ".join(outcomes[key] for end in ("", "-equal") if (key := (*place, rival + end)) in outcomes)
+        published = (row.extra[0] for row in table.rows() if row.extra and row.recipe in (rival, recipe))
+        shown = [entry for entry in entries if (entry.column, entry.metric) == (column, metric)]
+        rows.append([network, *_beside(shown, recipe, rival), verdict, " / ".join(published)])
+    header = ["network, data", "bits (W/A)", "full precision", "RTN", "AdaRound", "FlexRound", "best other"]
+    return markdown.table([*header, "FlexRound is", "paper's loss"], rows, 2) + "\n"
+
+
+def _beside(entries: Iterable[Entry], recipe: str, rival: str) -> list[str]:
+    """Return bits and values: full precision, round-to-nearest, AdaRound, FlexRound, and the best other rival."""
+    by_recipe = {entry.recipe: entry for entry in entries}
+    ours = by_recipe[recipe]
+    contest = [entry for entry in by_recipe.values() if entry.group == ours.group]
+    nearest = next(entry for entry in contest if "rtn" in entry.recipe)
+    others = [entry for entry in contest if not re.search("flexround|adaround|rtn", entry.recipe)]
+    sign = metrics.of(ours.metric).sign
+    best = max(others, key=lambda entry: sign * float(entry.value or 0), default=None)
+    shown = (by_recipe["full-precision"], nearest, by_recipe[rival], ours)
+    return [
+        f"{ours.method.split()[0]}, {ours.bits}",
+        *(entry.value for entry in shown),
+        f"{best.value}, {best.method}" if best else "",
+    ]
 
 
 def evidence(arguments: argparse.Namespace) -> str:

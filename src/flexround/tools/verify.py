@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flexround.errors import FlexRoundError, InputError
-from flexround.io.artifacts import damages, read_formatted, read_json
+from flexround.io.artifacts import damages, read_json
 from flexround.results import cells, evaluated, frames, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
@@ -30,8 +30,7 @@ from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", METRICS)  # hold the sha256 of the files beside them
-RECORD = "record.json"  # has the sha256 of its content
-UNLISTED = {*LISTS, RECORD, ".snakemake_timestamp"}  # what a run and Snakemake say of it
+UNLISTED = {*LISTS, "record.json"}  # what a run says of it
 CONTEST = {"status", "best", "rival", "lead", "lead_stderr", "p_value"}  # depend on other seeds or rows
 FAILED = 1
 
@@ -42,17 +41,20 @@ def run(arguments: argparse.Namespace) -> None:
     """Check the results below the working directory and print a line for each wrong file; any ends it with 1."""
     plan = Plan(load_params(arguments.scale))
     root = Path("results") / plan.scale.name
-    files = [file for kind in KINDS for file in sorted((root / kind).rglob("*")) if file.is_file()]
+    found = (file for kind in KINDS for file in sorted((root / kind).rglob("*")) if file.is_file())
+    files = [file for file in found if not file.name.startswith(".")]  # Snakemake's, and what a killed job left
     if not any(root.glob("*")):
         raise InputError(f"{root}: holds no results; make them (snakemake --cores all) or fetch them (make pull)")
     serves = served(plan)
     listed, problems = set[Path](), list[tuple[Path, str]]()
-    for path in [file for file in files if file.name in (*LISTS, RECORD)] + sorted(root.glob("gates/*/*.json")):
+    for path in [file for file in files if file.name in LISTS] + sorted(root.glob("gates/*/*.json")):
         try:
-            problems += map(_problem, _damages(path, listed))
+            problems += _damages(path, listed)
             problems += _broken(path)
         except InputError as error:
             problems.append(_problem(error))
+        except (FlexRoundError, OSError, LookupError, TypeError, ValueError) as error:
+            problems.append((path, " ".join(f"damaged ({type(error).__name__}: {error})".split())))
     problems += untrue(root, plan.params)
     problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
     for path, problem in problems:
@@ -73,27 +75,21 @@ def _problem(error: InputError) -> tuple[Path, str]:
     return Path(place), reason.partition("; ")[0]
 
 
-def _damages(path: Path, listed: set[Path]) -> Iterator[InputError]:
-    """Yield what is wrong with the files of a manifest, or with an evaluation; add the files to ``listed``.
-
-    Raises:
-        InputError: of an evaluation, or a manifest that can't be read.
-    """
+def _damages(path: Path, listed: set[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with the files of a manifest, or with an evaluation; add the files to ``listed``."""
     if path.name == METRICS:
         listed.add(path.with_name(PREDICTIONS))
-        evaluated.compare(path, evaluated.read(path))
-    elif path.name == RECORD:
-        read_formatted(path)
+        yield from ((path, difference) for difference in evaluated.differences(path))
     elif path.name in LISTS:
-        manifest = read_formatted(path)
-        yield from damages(path.parent, manifest)
+        manifest = read_json(path)
+        yield from map(_problem, damages(path.parent, manifest))
         listed.update(path.parent / name for name in manifest["files"])
 
 
 def _broken(path: Path) -> Iterator[tuple[Path, str]]:
     """Yield if a manifest, an evaluation or a gate belongs elsewhere, or other inputs of it lie there now."""
     content, place = read_json(path), path.parent if path.name in LISTS else path
-    if path.name != RECORD and content.get("place") != str(place):
+    if content.get("place") != str(place):
         yield path, f"says that its place is {content.get('place')}"
     for origin, hashes in content.get("inputs", {}).items():
         if _hashes(Path(origin)) not in (None, hashes):
@@ -132,7 +128,7 @@ def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
             continue
         printed = {entry.key: entry for entry in frames.load(path, Entry)}
         rows = {key.row for key in printed} if table.groups else set[int]()
-        with contextlib.suppress(InputError):
+        with contextlib.suppress(InputError, OSError, ValueError):
             found = _made(table, params, printed.values(), root.parent, published) if table.groups else {}
             whole = rows <= known and all(entry.value and entry.status != "partial" for entry in printed.values())
             for key, field, values in itertools.islice(_differences(printed, found, whole), 1):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.models.groups import EqualizationGroup
+from flexround.models.blocks import EqualizationGroup
 from flexround.models.surgery.fold_bn import FoldedStatistics
 
 log = logging.getLogger(__name__)

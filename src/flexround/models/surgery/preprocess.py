@@ -5,7 +5,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from torch import nn
 
 from flexround.errors import SettingsError
-from flexround.models.groups import EqualizationGroup
+from flexround.models.blocks import EqualizationGroup
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.equalize import absorb_high_biases, equalize
 from flexround.models.surgery.fold_bn import FoldedStatistics, fold_batch_norm

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flexround.io.artifacts import read_formatted
+from flexround.io.artifacts import read_json
 from flexround.results.evaluated import read_run
 from flexround.results.render.figure_style import METHOD_COLOURS, METHOD_MARKERS, new_figure, style
 from flexround.settings import layout
@@ -45,7 +45,7 @@ def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
             run = Run(scale, panel.task, panel.checkpoint, figure.recipe(recipe, count), 0)
             trial = read_run(run, root, [panel.metric])[panel.metric]
             network = root / Path(layout.quantized_dir(run)).relative_to("results")
-            blocks = read_formatted(network / "record.json")["blocks"]
+            blocks = read_json(network / "record.json")["blocks"]
             error = statistics.mean(block["error_hard"] / block["error_rtn"] for block in blocks)
             seconds = sum(block["cpu_seconds"] for block in blocks)
             points.append(Point(panel.title, method, count, panel.metric, trial.value, error, seconds))

@@ -1,0 +1,207 @@
+"""Common-sense reasoning and WikiText-2 perplexity of LLaMA, calibrated on C4 (tables 7 and 19 to 22).
+
+lm-eval asks the questions. One evaluation asks them with every number of few-shot examples, because the tables of
+zero-shot and of five-shot accuracies are about the same networks.
+"""
+
+import itertools
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from flexround.errors import InputError, SettingsError
+from flexround.machine.seeding import derive
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
+from flexround.tasks import harness, language, questions, text, text_metrics
+from flexround.tasks.language import LanguageModelling, text_losses
+from flexround.tasks.options import CommonsenseOptions, PosedOptions
+from flexround.tasks.protocol import Evaluation, Inputs, Split
+from flexround.tasks.questions import KINDS, Row
+
+log = logging.getLogger(__name__)
+JOINED = 1000  # documents that the authors' code joins before it cuts them; what is left of them is dropped
+TEST = "wikitext2-raw/wiki.test.raw"
+C4 = "c4-sample/c4.utf8"  # a document a line
+LINES = 6  # of a question of HellaSwag: context, number of the right ending, four endings
+POSED = {  # in the sources directory, and what follows a query there
+    "boolq": ("questions/reading_comprehension/boolq.jsonl", "\nAnswer:"),
+    "piqa": ("questions/commonsense_reasoning/piqa.jsonl", "Answer:"),
+    "hellaswag": ("hellaswag/hellaswag_val_full.txt.bz2", ""),
+    "winogrande": ("questions/language_understanding/winogrande.jsonl", ""),
+    "arc_easy": ("questions/world_knowledge/arc_easy.jsonl", "\nAnswer:"),
+    "arc_challenge": ("questions/world_knowledge/arc_challenge.jsonl", "\nAnswer:"),
+    "openbookqa": ("questions/commonsense_reasoning/openbook_qa.jsonl", ""),
+}
+
+
+class Commonsense(LanguageModelling):
+    """Accuracies on seven multiple-choice data sets, and perplexities on WikiText-2.
+
+    Metrics: ``NAME`` and ``NAME_SHOTS`` for the data sets of ``KINDS``, in the paper's choice of accuracy; ``ppl`` on
+    the validation split, row by row as in ``LanguageModelling``; ``ppl_TOKENS`` on the test split, its rows joined by
+    blank lines, as in most later papers.
+    """
+
+    options: CommonsenseOptions  # type: ignore[assignment]
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
+        options, root = self.options, sources / self.options.root
+        questions = root / "commonsense"
+        made = {name: read(questions, name, train=False) for name in KINDS}
+        for name in KINDS if any(options.shots) else ():
+            made[f"{name}-train"] = read(questions, name, train=True)
+        for split in ("validation", "test"):
+            made[split] = language.read(root / "wikitext2", "wikitext2", split)
+        made["train"] = language.read_c4(root / "c4", options.calibration, options.shards, options.documents)
+        return made
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return the documents, uint8 (bytes,), and the numbers by which ``inputs`` chooses blocks, int64 (samples,).
+
+        ``release`` takes the first ones.
+        """
+        drawn = super().calibration(data, samples, seed)
+        if self.options.calibration == "release":
+            drawn["indices"] = np.arange(samples)
+        return drawn
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return blocks of the documents as int64 (N, 2, T) ids and types; there is no padding.
+
+        Raises:
+            InputError: more samples than blocks, or a tokenizer that does not begin texts.
+        """
+        self._tokenizer(network)
+        if self.options.calibration == "paper":
+            return super().inputs(samples, network)
+        texts = [row["text"] for row in text.sampled(samples)]
+        ids = np.concatenate(list(self.blocks(texts, network, "documents of C4", JOINED)))
+        if len(ids) < len(samples["indices"]):
+            raise InputError(f"samples={len(samples['indices'])}: the documents of C4 have {len(ids)} blocks; lower it")
+        first = ids[samples["indices"]].astype(np.int64)
+        return Inputs(torch.from_numpy(np.stack([first, np.zeros_like(first)], axis=1)))
+
+    def evaluate(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return accuracies and perplexities; predictions hold ``acc`` and ``acc_norm`` of each question."""
+        if split == "heldout":
+            raise SettingsError(f"{data}: no settings are chosen on common-sense reasoning")
+        tokenizer = self._tokenizer(network)
+        losses = self._losses(model, data, device, batch, tokenizer)
+        scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
+        predictions = {f"{metric}/loss": values for metric, values in losses.items()}
+        asked, facts = harness.VersionedModel(model, tokenizer, self.options.prompts, batch), {}
+        for name, shots in itertools.product(KINDS, self.options.shots):
+            metric = f"{name}_{shots}" if shots else name
+            answers = harness.ask(asked, name, data, shots)
+            scored[metric] = text_metrics.averaged(answers.scores[KINDS[name].metric])
+            predictions |= {f"{metric}/{kind}": values for kind, values in answers.scores.items()}
+            if shots:
+                predictions[f"{metric}/examples"] = answers.examples
+            facts[metric] = answers.facts
+            log.info("%s: %.2f", metric, scored[metric].value)
+        protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
+        return text.evaluation(scored, predictions, protocol)
+
+    def _losses(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
+    ) -> dict[str, np.ndarray]:
+        """Return the blocks' mean losses in nats, float64 (N,), for each of the two perplexities."""
+
+        validation, test = ([row["text"] for row in text.read_rows(data, split)] for split in ("validation", "test"))
+        parts = {
+            "ppl": (validation, self.options.block_size, self.options.joined),
+            f"ppl_{self.options.test_block}": (["\n\n".join(test)], self.options.test_block, None),
+        }
+        return {
+            metric: text_losses(
+                model, texts, tokenizer, size, device, batch, f"{data}, texts of {metric}", joined=joined
+            )
+            for metric, (texts, size, joined) in parts.items()
+        }
+
+    def _tokenizer(self, network: Path) -> Tokenizer:
+        """Return the tokenizer of a network, which begins texts if the options say so."""
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
+        added = tokenizer.encode("").ids
+        if self.options.begin and len(added) != 1:
+            raise InputError(
+                f"{network / TOKENIZER}: adds {len(added)} tokens to a text, LLaMA's one at its beginning; "
+                "convert it again with add_bos_token, or set the task's option begin to false"
+            )
+        return tokenizer
+
+
+class PosedCommonsense(Commonsense):
+    """Accuracies on some questions of seven data sets, and the perplexity ``ppl`` of WikiText-2's test text.
+
+    The text is tokenized as a whole, and its first blocks are evaluated. There are no few-shot examples.
+    """
+
+    options: PosedOptions
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read random questions, the same each time; WikiText-2's ``test`` text as one row; documents as ``train``."""
+        made: dict[str, text.Rows] = {}
+        for name in KINDS:
+            questions = read_posed(sources / self.options.root, name)
+            order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
+            made[name] = [questions[index] for index in order[: self.options.questions]]
+        test, train = (  # one copy of WikiText-2 has the line ends of Windows
+            "".join(text.lines(sources / self.options.root / path)).replace("\r\n", "\n") for path in (TEST, C4)
+        )
+        made["train"] = [{"text": line} for line in train.split("\n") if line.strip()]
+        return made | {"test": [{"text": test}]}
+
+    def _losses(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
+    ) -> dict[str, np.ndarray]:
+        """Return the blocks' mean losses in nats, float64 (N,)."""
+        (row,) = text.read_rows(data, "test")
+        size, first, where = self.options.test_block, self.options.test_blocks, f"{data}, test text of WikiText-2"
+        return {"ppl": text_losses(model, [row["text"]], tokenizer, size, device, batch, where, first)}
+
+
+def read(root: Path, name: str, train: bool) -> list[Row]:
+    """Read the examples of a data set that are evaluated, or those that few-shot examples are drawn from.
+
+    They come from ``root/NAME``, ``name`` as in ``KINDS``, or a folder in it, which the hub names after the data set's
+    configuration. ARC and OpenBookQA are evaluated on their test split, the others, whose test labels are secret, on
+    their validation split.
+
+    Returns:
+        Rows with the fields ``KINDS[name].fields``, which ``KINDS[name].pose`` takes.
+    """
+    return text.table(root / name, "train" if train else KINDS[name].split, KINDS[name].fields)
+
+
+def read_posed(root: Path, name: str) -> list[Row]:
+    """Read the questions that a git repository has of a data set, in the form that ``KINDS[name].pose`` returns."""
+    file, end = POSED[name]
+    lines = text.lines(root / file)
+    if name == "hellaswag":
+        return [_of_lines(group) for group in zip(*[lines] * LINES, strict=True)]
+    return [_of_json(json.loads(line), end) for line in lines]
+
+
+def _of_lines(lines: Iterable[str]) -> Row:
+    """Return a question of HellaSwag, which is ``LINES`` lines."""
+    context, gold, *endings = (questions.tidy(line) for line in lines)
+    return {"query": context, "choices": endings, "gold": int(gold)}
+
+
+def _of_json(row: dict[str, Any], end: str) -> Row:
+    """Return a question; ``end`` follows its query."""
+    if "continuation" in row:
+        return {"choices": row["context_options"], "continuation": row["continuation"], "gold": row["gold"]}
+    return {"query": row["query"].removeprefix("Passage: ") + end, "choices": row["choices"], "gold": row["gold"]}

@@ -1,1 +1,0 @@
-"""Common-sense reasoning of LLaMA."""

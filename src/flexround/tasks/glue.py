@@ -1,0 +1,141 @@
+"""The eight GLUE tasks, from parquet of the hub or the files of their authors (tables 4, 14, 15, 16).
+
+Columns and label ids are those of the hub's data set ``glue``.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from flexround.errors import NumericalError
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
+from flexround.settings.validation import validate
+from flexround.tasks import encode, text, text_metrics, text_training
+from flexround.tasks.encode import Encoded
+from flexround.tasks.options import GLUE_METRICS, GlueOptions, TrainSettings
+from flexround.tasks.protocol import Evaluation, Split, draw_indices
+
+PAIR = ("sentence1", "sentence2")
+SENTENCES: dict[str, tuple[str, ...]] = {
+    "cola": ("sentence",),
+    "sst2": ("sentence",),
+    "mrpc": PAIR,
+    "stsb": PAIR,
+    "qqp": ("question1", "question2"),
+    "mnli": ("premise", "hypothesis"),
+    "qnli": ("question", "sentence"),
+    "rte": PAIR,
+}
+LABELS = dict.fromkeys(SENTENCES, 2) | {"mnli": 3, "stsb": 1}  # 1: a similarity from 0 to 5
+SPLITS: dict[str, tuple[str, ...]] = dict.fromkeys(SENTENCES, ("train", "validation"))
+SPLITS["mnli"] = ("train", "validation_matched", "validation_mismatched")
+
+
+class Layout(NamedTuple):
+    """A task as its authors released it: the tab-separated files of each split, and the columns of a line, from 0."""
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    label: int
+    texts: tuple[int, ...]
+    header: int  # lines of a file before its first example
+
+
+LAYOUTS = {
+    "cola": Layout(("in_domain_train.tsv",), ("in_domain_dev.tsv", "out_of_domain_dev.tsv"), 1, (3,), 0),
+    # A copy that has a tenth of the training phrases in dev.tsv, and GLUE's validation split in test.tsv.
+    "sst2": Layout(("train.tsv", "dev.tsv"), ("test.tsv",), 1, (0,), 1),
+    "mrpc": Layout(("msr_paraphrase_train.txt",), ("msr_paraphrase_test.txt",), 0, (3, 4), 1),
+    "stsb": Layout(("sts-train.csv",), ("sts-dev.csv",), 4, (5, 6), 0),
+}
+
+
+def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
+    """Read one split of ``SPLITS`` of a task from ``root/NAME``.
+
+    Returns:
+        Rows with the texts ``SENTENCES[name]``, ``label`` and ``idx``. ``label`` is an int from 0, for STS-B a float
+        from 0 to 5.
+    """
+    return text.table(root / name, split, (*SENTENCES[name], "label", "idx"))
+
+
+def read_released(root: Path, name: str, split: str) -> list[dict[str, Any]]:
+    """Read one split of a task of ``LAYOUTS`` from ``root/NAME``; the rows are those of ``read``."""
+    layout, number = LAYOUTS[name], float if name == "stsb" else int
+    rows: list[dict[str, Any]] = []
+    for file in layout.train if split == "train" else layout.validation:
+        for line in itertools.islice(text.lines(root / name / file), layout.header, None):
+            fields = line.rstrip("\r\n").split("\t")  # not pandas, for which an absent field is an empty one
+            texts = {column: fields[place] for column, place in zip(SENTENCES[name], layout.texts, strict=True)}
+            rows.append(texts | {"label": number(fields[layout.label]), "idx": len(rows)})
+    return rows
+
+
+class Glue(text.TextTask):
+    """One GLUE task; sentence pairs are one input."""
+
+    options: GlueOptions
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return a classifier's arguments."""
+        return {"head": "classification", "labels": LABELS[self.options.name]}
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read the training and validation splits."""
+        name, reader = self.options.name, read_released if self.options.released else read
+        rows = {split: reader(sources / self.options.root, name, split) for split in SPLITS[name]}
+        if self.options.train is not None:
+            rows["train"] = [rows["train"][index] for index in draw_indices(len(rows["train"]), self.options.train, 0)]
+        return rows
+
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
+        """Return one input per row."""
+        texts = [[row[column] for row in rows] for column in SENTENCES[self.options.name]]
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
+        return encode.encode(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, self.options.max_length)
+
+    def labels(self, rows: text.Rows) -> np.ndarray:
+        """Return the labels (N,): int64 classes, or float32 similarities."""
+        return np.array([row["label"] for row in rows], np.float32 if self.options.name == "stsb" else np.int64)
+
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train ``model`` in place; see ``TrainSettings``."""
+        checked = validate(TrainSettings, settings, f"train settings of GLUE {self.options.name}")
+        encode.check_positions(model, self.options.max_length)
+        encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
+        rows = text.read_rows(data, "train")
+        arrays = vars(self.encode(rows, network)) | {"labels": self.labels(rows)}
+
+        def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
+            return model(**text.accepted(model, text.arguments(batch)), labels=batch["labels"]).loss
+
+        return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
+
+    def evaluate(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return the task's metrics in percent."""
+        encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
+        metrics = GLUE_METRICS[self.options.name]
+        if split == "heldout":  # only what settings are chosen by
+            name, (metric, _) = next(iter(metrics.items()))
+            metrics = {name: (metric, "heldout")}
+        predicted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for part in dict.fromkeys(part for _, part in metrics.values()):
+            rows = self.split_rows(data, split, part)
+            logits = text.run(model, self.encode(rows, network), batch, device, lambda output: [output.logits])[0]
+            if np.isnan(logits).any():
+                raise NumericalError(f"NaN among the logits of {self.options.name}, split {part}")
+            answers = logits[:, 0] if self.options.name == "stsb" else logits.argmax(1)
+            predicted[part] = answers, self.labels(rows)
+        scored = {name: text_metrics.scored(metric, *predicted[part]) for name, (metric, part) in metrics.items()}
+        record = {f"{part}/predicted": answers for part, (answers, _) in predicted.items()}
+        record |= {f"{part}/label": labels for part, (_, labels) in predicted.items()}
+        return text.evaluation(scored, record)

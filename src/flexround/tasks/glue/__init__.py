@@ -1,1 +1,0 @@
-"""GLUE: section 4.3."""

@@ -1,0 +1,156 @@
+"""Image sets that are small enough to be one array: CIFAR-10 and photographs, from tars that are not unpacked."""
+
+import csv
+import io
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from flexround.io.artifacts import write_manifest
+from flexround.tasks.image_training import TrainingImages
+from flexround.tasks.images import ImageTask, central_square, of_hits, save_array
+from flexround.tasks.options import PARTS, Cifar10Options, PhotographsOptions
+from flexround.tasks.protocol import Evaluation, draw_indices
+
+INDEX, LIST = "images.csv", "dataset.txt"
+
+
+class ArrayTask(ImageTask):
+    """A task whose data are ``train_images.npy``, uint8 (N, H, W, 3), and ``train_labels.npy``, and the same of val."""
+
+    def save(self, out: Path, arrays: dict[str, np.ndarray]) -> None:
+        """Write the data, images uint8 (N, H, W, 3) and labels int64 (N,) by name, and their manifest."""
+        for name, array in arrays.items():
+            save_array(out / f"{name}.npy", array)
+        facts = self.options.model_dump(mode="json", exclude={"root"})
+        write_manifest(out, [f"{name}.npy" for name in arrays], options=facts)
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training images as they are, uint8 (samples, H, W, 3), and their int64 indices."""
+        images = np.load(data / "train_images.npy", mmap_mode="r")
+        indices = draw_indices(len(images), samples, seed)
+        return {"images": images[indices], "indices": indices}
+
+    def training_images(self, data: Path) -> TrainingImages:
+        """Return the training set, in memory."""
+        return TrainingImages(np.load(data / "train_images.npy").__getitem__, np.load(data / "train_labels.npy"))
+
+
+def tar_files(path: Path) -> dict[str, bytes]:
+    """Return the files in a tar, by name and in the order of their names."""
+    with tarfile.open(path) as tar:
+        files = ((member.name, tar.extractfile(member)) for member in tar if member.isfile())
+        return dict(sorted((name, content.read()) for name, content in files if content))
+
+
+def decoded(content: bytes) -> Image.Image:
+    """Return the RGB image that a file holds."""
+    return Image.open(io.BytesIO(content)).convert("RGB")
+
+
+class Cifar10(ArrayTask):
+    """CIFAR-10. The test images are what is evaluated; some training images are kept to calibrate on."""
+
+    options: Cifar10Options
+    input_shape = (3, 32, 32)
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Decode the test images and a part of the training images, as many of each class.
+
+        The training images of a class are at equal distances: in the order of their names, kinds of a thing are
+        neighbours.
+        """
+        root, count = sources / self.options.root, self.options.train // self.options.classes
+        train, val = (read_tar(root / f"{split}.tar") for split in ("train", "test"))
+        train = [[images[number * len(images) // count] for number in range(count)] for images in train]
+        arrays: dict[str, np.ndarray] = {}
+        for name, by_class in (("train", train), ("val", val)):
+            arrays[f"{name}_images"] = np.stack([np.asarray(decoded(image)) for images in by_class for image in images])
+            arrays[f"{name}_labels"] = np.repeat(np.arange(len(by_class)), [len(images) for images in by_class])
+        self.save(out, arrays)
+
+
+def read_tar(path: Path) -> list[list[bytes]]:
+    """Return the images of a tar, class by class in the order of their names. The class is the folder of an image."""
+    by_class: dict[str, list[bytes]] = {}
+    for name, content in tar_files(path).items():
+        by_class.setdefault(PurePosixPath(name).parent.name, []).append(content)
+    return list(by_class.values())
+
+
+class Photographs(ArrayTask):
+    """``photographs.tar`` and ``validation.tar`` are evaluated on, ``samples.tar`` is calibrated on."""
+
+    options: PhotographsOptions
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Shape of one image."""
+        return 3, self.options.size, self.options.size
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Decode all sets."""
+        root, options = sources / self.options.root, self.options
+        images, labels = read_samples(root / "samples.tar", options.size)
+        val_images, val_labels = read_photographs(root / "photographs.tar", options.size)
+        if options.more:
+            more = read_validation(root / "validation.tar", options.size)
+            val_images, val_labels = (np.concatenate(pair) for pair in zip((val_images, val_labels), more, strict=True))
+        arrays = {"train_images": images, "train_labels": labels}
+        self.save(out, arrays | {"val_images": val_images, "val_labels": val_labels})
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
+        """Return top-1 and top-5 accuracy on all images, and top-1 of each of two sets."""
+        scores, count = super().evaluate(*arguments, **keywords).scores, self.options.val
+        if self.options.more:
+            scores |= dict(zip(PARTS, (scores["top1"][:count], scores["top1"][count:]), strict=True))
+        return of_hits(scores)
+
+
+def read_samples(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Decode a tar of ``WNID_NAME.JPEG``, one image of each class; the classes are in the order of the WNIDs.
+
+    Returns:
+        uint8 (classes, size, size, 3) and int64 (classes,).
+    """
+    images = [content for name, content in tar_files(path).items() if name.lower().endswith(IMG_EXTENSIONS)]
+    return _squares(images, size), np.arange(len(images))
+
+
+def read_photographs(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Decode the photographs that the index in a tar names, in its order.
+
+    Returns:
+        uint8 (N, size, size, 3) and int64 (N,); the index counts classes from 1, the labels from 0.
+    """
+    files = _by_last_name(path)
+    rows = list(csv.DictReader(files[INDEX].decode().splitlines()))
+    images = _squares([files[f"{row['ImageId']}.png"] for row in rows], size)
+    return images, np.array([int(row["TrueLabel"]) - 1 for row in rows])
+
+
+def read_validation(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Decode images of ImageNet's validation set, which ``dataset.txt`` in a tar lists with their labels.
+
+    Returns:
+        uint8 (N, size, size, 3) and int64 (N,).
+    """
+    files = _by_last_name(path)
+    rows = [line.split(", ") for line in files[LIST].decode().splitlines()]
+    images = _squares([files[PurePosixPath(place).name] for place, _ in rows], size)
+    return images, np.array([int(label) for _, label in rows])
+
+
+def _by_last_name(path: Path) -> dict[str, bytes]:
+    """Return the files in a tar by the last component of their names."""
+    return {PurePosixPath(name).name: content for name, content in tar_files(path).items()}
+
+
+def _squares(files: Sequence[bytes], size: int) -> np.ndarray:
+    """Return the central squares of images: uint8 (N, size, size, 3)."""
+    return np.stack([central_square(decoded(content), size) for content in files])

@@ -1,0 +1,263 @@
+"""Image classification, top-1 and top-5: ImageNet, or any other ImageFolder.
+
+Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration as in BRECQ and QDrop (specification 7).
+"""
+
+import abc
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from PIL import Image
+from torch import nn
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import pil_loader
+from torchvision.transforms import functional
+
+from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.io.artifacts import atomic_write, read_text, write_manifest, write_text
+from flexround.machine.seeding import derive
+from flexround.settings.validation import validate
+from flexround.tasks.image_training import TrainingImages, train
+from flexround.tasks.options import FinetuneSettings, ImageNetOptions, ImageOptions
+from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
+
+log = logging.getLogger(__name__)
+ROOT_FILE = "train_root.txt"
+SCALE, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random box: its share of the image's area, and width / height
+ATTEMPTS = 10
+THREADS = 16  # PIL frees the interpreter lock while it decodes and resizes
+Transform = Callable[[int, Image.Image], np.ndarray]  # from an image and its position
+
+
+class ImageTask(abc.ABC):
+    """What is the same for all image sets: prepared validation images, normalization, training, metrics.
+
+    ``val_images.npy`` uint8 (N, H, W, 3) and ``val_labels.npy`` int64 (N,) are what a subclass prepares.
+    """
+
+    input_dtype = "float32"
+    head: ClassVar[dict[str, Any]] = {}  # the number of classes is the factory's
+
+    def __init__(self, options: ImageOptions) -> None:
+        self.options = options
+
+    @abc.abstractmethod
+    def training_images(self, data: Path) -> TrainingImages:
+        """Return the training set."""
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return calibration images as float32 (N, 3, H, W), normalized, on the CPU."""
+        return Inputs(self.normalise(samples["images"], "cpu"))
+
+    def normalise(self, images: np.ndarray, device: torch.device | str) -> torch.Tensor:
+        """Turn uint8 (N, H, W, 3) into float32 (N, 3, H, W) on ``device``, channels last in memory (faster on CPUs)."""
+        mean, std = (torch.tensor(values, device=device) for values in (self.options.mean, self.options.std))
+        pixels = torch.tensor(images, device=device).to(torch.float32) / 255
+        return ((pixels - mean) / std).permute(0, 3, 1, 2)
+
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train ``model`` in place; see ``FinetuneSettings``."""
+        checked = validate(FinetuneSettings, settings, "train settings of an image task")
+        facts = train(model, self.training_images(data), self.normalise, checked)
+        return {"settings": checked.model_dump(mode="json"), **facts}
+
+    def evaluate(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map."""
+        if split != "validation":
+            raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
+        images, labels = np.load(data / "val_images.npy", mmap_mode="r"), np.load(data / "val_labels.npy")
+        model.eval()
+        hits = []
+        with torch.no_grad():
+            for start in range(0, len(labels), batch):
+                logits = model(self.normalise(images[start : start + batch], device))
+                hits.append(hits_at(logits, labels[start : start + batch], start))
+        return of_hits(dict(zip(("top1", "top5"), np.concatenate(hits, axis=1), strict=True)))
+
+
+def of_hits(scores: dict[str, np.ndarray]) -> Evaluation:
+    """Return accuracies in percent with their standard errors, given the hits of each metric, uint8 (N,)."""
+    values = {name: 100.0 * float(each.mean()) for name, each in scores.items()}
+    spread = {name: 100.0 * float(each.std(ddof=1)) if len(each) > 1 else 0.0 for name, each in scores.items()}
+    stderr = {name: value / len(scores[name]) ** 0.5 for name, value in spread.items()}
+    return Evaluation(values, stderr, {name: len(each) for name, each in scores.items()}, scores)
+
+
+def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
+    """Return whether each label is first, and among the first five: uint8 (2, B). ``start`` is for the message."""
+    if labels.max() >= logits.shape[1]:
+        raise InputError(f"the model has {logits.shape[1]} outputs, but the data has class {labels.max()}")
+    if torch.isnan(logits).any():
+        raise NumericalError(f"NaN among the logits of validation images {start} to {start + len(labels) - 1}")
+    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices.cpu().numpy()
+    equal = ranked == labels[:, None]
+    return np.stack([equal[:, 0], equal.any(axis=1)]).astype(np.uint8)
+
+
+class ImageNet(ImageTask):
+    """ImageNet, or any data set in the ImageFolder layout."""
+
+    options: ImageNetOptions
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Shape of one image."""
+        return 3, self.options.crop, self.options.crop
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Decode the validation images once, and keep the list of the training images.
+
+        Classes and images are in the order of torchvision's ``ImageFolder``.
+
+        Raises:
+            InputError: no data set, another number of classes or images, or an image that can't be decoded.
+        """
+        options = self.options
+        root = sources / options.root
+        if not root.is_dir():
+            raise InputError(
+                f"{root}: this data set is missing. Put its images there as train/CLASS/IMAGE and val/CLASS/IMAGE "
+                "(params/sources.yaml tells where to get them), or set `root` in the task's options"
+            )
+        train, val = (ImageFolder(root / split) for split in ("train", "val"))
+        if train.classes != val.classes:
+            raise InputError(f"{root}: the folders of classes in train and val differ; complete them")
+        found = {"classes": len(val.classes), "train_count": len(train), "val_count": len(val)}
+        for name, count in found.items():
+            if getattr(options, name) not in (None, count):
+                raise InputError(f"{root}: {name} is {count}, not {getattr(options, name)}; complete it or set {name}")
+        log.info("%s: decoding %d validation images", root, len(val))
+        files = files_of(val)
+
+        def decode(path: Path) -> None:
+            shape = len(files), options.crop, options.crop, 3
+            pixels = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+            decode_all(root / "val", files, self._evaluated, pixels)
+            pixels.flush()
+
+        atomic_write(out / "val_images.npy", decode)
+        save_array(out / "val_labels.npy", np.array(val.targets))
+        write_text(out / "train.txt", "".join(map("{}\t{}\n".format, train.targets, files_of(train))))
+        # Where the images lie is no property of the data, hence not in the manifest.
+        write_text(out / ROOT_FILE, f"{(root / 'train').resolve()}\n")
+        facts = options.model_dump(mode="json", exclude={"root"})
+        write_manifest(out, ["val_images.npy", "val_labels.npy", "train.txt"], options=facts)
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training images under the training augmentation, each drawn once (specification 7).
+
+        ``images`` is uint8 (samples, crop, crop, 3), ``indices`` int64 (samples,).
+        """
+        files, _ = read_index(data)
+        indices = draw_indices(len(files), samples, seed)
+
+        def augmented(position: int, image: Image.Image) -> np.ndarray:
+            rng = np.random.default_rng(derive("calibration augmentation", seed, position))
+            return flip(random_resized_crop(image, self.options.crop, rng), rng)
+
+        return {"images": self._decoded(data, files, indices, augmented), "indices": indices}
+
+    def training_images(self, data: Path) -> TrainingImages:
+        """Return the training set, decoded as it is asked for."""
+        files, labels = read_index(data)
+        return TrainingImages(lambda indices: self._decoded(data, files, indices, self._evaluated), labels)
+
+    def _evaluated(self, _: int, image: Image.Image) -> np.ndarray:
+        """Return an image as it is evaluated."""
+        return resize_and_crop(image, self.options.resize, self.options.crop)
+
+    def _decoded(self, data: Path, files: list[str], indices: np.ndarray, transform: Transform) -> np.ndarray:
+        """Return ``transform`` of training images: uint8 (B, crop, crop, 3)."""
+        root = Path(read_text(data / ROOT_FILE).rstrip("\n"))
+        if not root.is_dir():
+            raise InputError(f"{root}: the training images are no longer there; run the data stage again")
+        pixels = np.empty((len(indices), self.options.crop, self.options.crop, 3), np.uint8)
+        return decode_all(root, [files[number] for number in indices], transform, pixels)
+
+
+def files_of(split: ImageFolder) -> list[str]:
+    """Return the images of a split, ``CLASS/IMAGE``."""
+    return [Path(path).relative_to(split.root).as_posix() for path, _ in split.samples]
+
+
+def read_index(data: Path) -> tuple[list[str], np.ndarray]:
+    """Return the training images, ``CLASS/IMAGE``, and their labels, int64 (N,)."""
+    rows = [line.split("\t", 1) for line in read_text(data / "train.txt").splitlines()]
+    return [file for _, file in rows], np.array([int(label) for label, _ in rows], np.int64)
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write ``array``, of any shape, atomically as ``.npy``."""
+    atomic_write(path, lambda temporary: np.save(temporary, array))
+
+
+def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
+    """Resize the shorter side to ``resize`` and cut the centre: uint8 (crop, crop, 3). Needs crop <= resize."""
+    return np.asarray(functional.center_crop(functional.resize(image, [resize]), [crop]))
+
+
+def central_square(image: Image.Image, size: int) -> np.ndarray:
+    """Cut the largest square from the centre and resize it, bicubic: uint8 (size, size, 3)."""
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    square = image.crop((left, top, left + side, top + side))
+    return np.asarray(square.resize((size, size), Image.Resampling.BICUBIC))
+
+
+def random_resized_crop(image: Image.Image, crop: int, rng: Generator) -> np.ndarray:
+    """Cut a random box, see ``draw_box``, and resize it to uint8 (crop, crop, 3)."""
+    box = draw_box(*image.size, rng)
+    return np.asarray(image.crop(box).resize((crop, crop), Image.Resampling.BILINEAR))
+
+
+def draw_box(width: int, height: int, rng: Generator) -> tuple[int, int, int, int]:
+    """Draw (left, top, right, bottom) as torchvision's RandomResizedCrop does, with its central fallback."""
+    for _ in range(ATTEMPTS):
+        area = width * height * rng.uniform(*SCALE)
+        aspect = math.exp(rng.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
+            return left, top, left + w, top + h
+    aspect = min(max(width / height, ASPECT[0]), ASPECT[1])
+    w, h = min(width, round(height * aspect)), min(height, round(width / aspect))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def flip(image: np.ndarray, rng: Generator) -> np.ndarray:
+    """Mirror (H, W, 3) left to right with probability 1/2."""
+    return image[:, ::-1] if rng.random() < 0.5 else image
+
+
+def decode_all(root: Path, files: Sequence[str], transform: Transform, out: np.ndarray) -> np.ndarray:
+    """Decode images on several cores, put ``transform(position, image)`` into ``out[position]`` and return ``out``.
+
+    CMYK, grey and palette images become RGB, as by torchvision's loader. ``transform`` returns uint8 of the shape of
+    ``out[0]`` and is called from several threads; ``out`` is uint8 (N, H, W, 3), e.g. a memory map.
+
+    Raises:
+        InputError: a file can't be decoded.
+    """
+
+    def work(position: int, file: str) -> None:
+        try:
+            image = pil_loader(root / file)
+        except OSError as error:
+            raise InputError(f"{root / file}: can't be read ({error}); get it again from the source") from error
+        out[position] = transform(position, image)
+
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        list(pool.map(work, range(len(files)), files))
+    return out

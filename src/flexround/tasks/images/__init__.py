@@ -1,1 +1,0 @@
-"""ImageNet and any other ImageFolder: sections 4.1 and 4.2."""

@@ -1,0 +1,236 @@
+"""Language modelling on WikiText-2 and the Penn Treebank (tables 5, 17, 18, 23, 24), with run_clm's semantics.
+
+run_clm is an example script of Hugging Face. Rows are tokenized one by one with what the tokenizer adds to each
+(LLaMA's: a begin of text), joined without anything between them, and cut into blocks of equal length. run_clm
+joins 1000 rows at a time and drops the tail of each such group: the option ``joined``, without which all rows are
+joined. A block's labels are its own ids: its first token is not predicted, and no block sees another.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn import functional
+
+from flexround.errors import InputError
+from flexround.machine.seeding import derive
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
+from flexround.settings.validation import validate
+from flexround.tasks import encode, text, text_metrics, text_training
+from flexround.tasks.encode import Encoded
+from flexround.tasks.options import AdapterTrainSettings, LanguageOptions, StoriesOptions
+from flexround.tasks.protocol import Evaluation, Inputs, Split
+
+LOGITS = 2**28  # logits of one batch: 1 GiB
+UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
+Rows = list[dict[str, str]]
+CONFIGURATION = "wikitext-2-raw-v1"
+VALIDATED = 10  # lines of a text of which one validates
+PTB = {"train": "ptb.train.txt", "validation": "ptb.valid.txt"}
+SHARDS = 1024  # of C4
+RELEASED = 0.01  # of the first shard of C4, what the authors' code reads
+SEPARATOR = "<|endoftext|>"
+
+
+class LanguageModelling(text.TextTask):
+    """Perplexity of a causal language model."""
+
+    options: LanguageOptions  # type: ignore[assignment]
+    head = {"head": "causal-lm"}
+
+    @property
+    def input_shape(self) -> tuple[int, int]:
+        """Shape of one sample: token ids and token types, which are all 0."""
+        return 2, self.options.block_size
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read both splits, a row a line."""
+        root = sources / (self.options.root or self.options.name)
+        return {split: read(root, self.options.name, split) for split in ("train", "validation")}
+
+    def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hold out the first rows, not random ones: both parts, int64 (N,), are text that goes on from row to row."""
+        kept, heldout = super().parts(count)
+        return np.arange(len(heldout), len(kept) + len(heldout)), np.arange(len(heldout))
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return the training text, uint8 (bytes,), and int64 (samples,) by which ``inputs`` chooses its blocks.
+
+        The blocks depend on the tokenizer, which belongs to the network and is not known here, and each begins where
+        the one before it ends, so that no shorter text would do. The choice is drawn here all the same: one number a
+        sample, a smaller draw being a prefix of a larger one.
+        """
+        lines = text.read_lines(data, "train")
+        kept, _ = self.parts(len(lines))
+        numbers = np.random.default_rng(derive("calibration samples", seed)).integers(2**62, size=samples)
+        return text.packed(numbers, [lines[index] for index in kept])
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return random blocks of the training text as int64 (N, 2, T) ids and types; there is no padding.
+
+        Raises:
+            InputError: more samples than blocks.
+        """
+        encoded = self.encode(text.sampled(samples), network)
+        chosen = choose(samples["indices"], len(encoded.ids))
+        tokens = np.stack([encoded.ids[chosen], encoded.types[chosen]], axis=1)
+        return Inputs(torch.from_numpy(tokens.astype(np.int64)))
+
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
+        """Return all blocks of the rows."""
+        texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
+        ids = np.concatenate(list(self.blocks(texts, network, what, self.options.joined)))
+        return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
+
+    def blocks(self, texts: Iterable[str], network: Path, what: str, joined: int | None) -> Iterator[np.ndarray]:
+        """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``encode.blocks``."""
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
+        return encode.blocks(texts, tokenizer, self.options.block_size, encode.CHUNK, what, joined)
+
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
+        checked = validate(AdapterTrainSettings, settings, f"train settings of {self.options.name}")
+        encode.check_positions(model, self.options.block_size)
+        tokenizer_files.check_vocabulary(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
+        arrays = {"ids": self.encode(text.read_rows(data, "train"), network).ids}
+
+        def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
+            ids = batch["ids"].long()
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+        facts = text_training.train_adapters(model, arrays, loss, checked)
+        return {"settings": checked.model_dump(mode="json"), **facts}
+
+    def evaluate(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return the perplexity ``ppl``; its examples are the blocks, whose mean losses are the predictions.
+
+        Ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would take
+        too much.
+        """
+        texts = [row["text"] for row in self.split_rows(data, split)]
+        tokenizer, where = tokenizer_files.load(network / TOKENIZER), f"{data}, {split} text"
+        options = self.options
+        losses = text_losses(model, texts, tokenizer, options.block_size, device, batch, where, joined=options.joined)
+        ppl = text_metrics.perplexity(losses)
+        return text.evaluation({"ppl": ppl}, {f"{split}/loss": losses})
+
+
+def choose(numbers: np.ndarray, available: int) -> np.ndarray:
+    """Return one of ``available`` indices for each number, all different: the first steps of a Fisher-Yates shuffle.
+
+    The numbers, int64 (N,), are uniform and far greater than ``available``.
+    """
+    if len(numbers) > available:
+        raise InputError(f"samples={len(numbers)}: the training set has {available} blocks; lower samples")
+    order = np.arange(available)
+    for place, number in enumerate(numbers):
+        other = place + int(number) % (available - place)
+        order[place], order[other] = order[other], order[place]
+    return order[: len(numbers)]
+
+
+def text_losses(
+    model: Any,
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    size: int,
+    device: torch.device,
+    batch: int,
+    what: str,
+    first: int | None = None,
+    joined: int | None = None,
+) -> np.ndarray:
+    """Return the mean loss of each block of the texts, or of the ``first`` ones, in nats, float64 (N,).
+
+    ``batch`` blocks are read at a time, fewer where their logits would take too much memory; see ``blocks``.
+
+    Raises:
+        InputError: the model, on ``device``, has fewer positions than a block, or there is not one block.
+    """
+    encode.check_positions(model, size)
+    count = max(1, min(batch, first or batch, LOGITS // (size * model.config.vocab_size)))
+    model.eval()
+    made = encode.blocks(texts, tokenizer, size, count, what, joined)
+    with torch.no_grad():
+        parts = [
+            _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
+            for ids in itertools.islice(made, first and -(-first // count))
+        ]
+    return np.concatenate(parts)[:first]
+
+
+def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of each block's predictions in nats, float64 (N,), from its int64 ids (N, T)."""
+    following = ids.roll(-1, dims=1)
+    following[:, -1] = UNPREDICTED
+    logits = model(input_ids=ids, use_cache=False).logits.float()
+    losses = functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
+    return losses.view_as(ids).sum(1, dtype=torch.float64) / (ids.shape[1] - 1)
+
+
+def read(root: Path, name: str, split: str) -> Rows:
+    """Read one split of ``wikitext2``, whose parquet files lie in ``root/wikitext-2-raw-v1``, of ``ptb``, or of a text.
+
+    The last tenth of the lines of a text file, which is ``root`` itself, is its validation split.
+
+    Returns:
+        Rows ``{"text": ...}``, one a line. Lines keep their line end, but blank ones of WikiText are empty; those of
+        the Penn Treebank have no white space at their ends.
+    """
+    if name == "wikitext2":
+        rows = text.table(root / CONFIGURATION, split, ["text"])
+        texts = [row["text"] if row["text"].strip() else "" for row in rows]
+    elif name == "ptb":
+        texts = [line.strip() for line in text.lines(root / PTB[split])]
+    else:
+        texts = [line.replace("\r\n", "\n") for line in text.lines(root)]
+        kept = len(texts) - len(texts) // VALIDATED
+        texts = texts[:kept] if split == "train" else texts[kept:]
+    return [{"text": text} for text in texts]
+
+
+def read_c4(root: Path, rule: str, shards: int, count: int) -> Rows:
+    """Read documents of C4 from the shards ``root/en/c4-train.NNNNN-of-01024.json.gz`` of its English variant.
+
+    Args:
+        root: the data set.
+        rule: ``paper``, random documents in random order; ``release``, the first 1 % of the first shard in its order.
+        shards: of ``paper``: the documents come from the first shards, all of which must be there.
+        count: of ``paper``: number of documents; all of them where there are fewer.
+
+    Returns:
+        Rows ``{"text": ...}``.
+    """
+    numbers = range(shards if rule == "paper" else 1)
+    files = [root / f"en/c4-train.{number:05}-of-{SHARDS:05}.json.gz" for number in numbers]
+    total = sum(1 for path in files for _ in text.lines(path))
+    if rule == "release":
+        chosen = np.arange(max(1, round(RELEASED * total)))[:total]
+    else:
+        chosen = np.random.default_rng(derive("c4 documents")).permutation(total)[:count]
+    wanted, documents = set(chosen.tolist()), itertools.chain.from_iterable(map(text.lines, files))
+    found = {index: json.loads(line)["text"] for index, line in enumerate(documents) if index in wanted}
+    return [{"text": found[index]} for index in chosen.tolist()]
+
+
+class Stories(LanguageModelling):
+    """Perplexity of stories; the first ones are calibrated on, the others evaluated."""
+
+    options: StoriesOptions
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read the stories, a row each, so that each begins as the tokenizer begins a text."""
+        content = "".join(text.lines(sources / self.options.root))
+        stories = [story.strip() for story in content.split(SEPARATOR)]
+        rows = [{"text": story} for story in stories if story]
+        count = round(self.options.train * len(rows))
+        return {"train": rows[:count], "validation": rows[count:]}

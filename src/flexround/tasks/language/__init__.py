@@ -1,1 +1,0 @@
-"""WikiText2, PTB and C4: language modelling."""

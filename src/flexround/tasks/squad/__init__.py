@@ -1,1 +1,0 @@
-"""SQuAD: appendix on question answering."""

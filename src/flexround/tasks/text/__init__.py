@@ -1,1 +1,0 @@
-"""What the tasks on text share."""

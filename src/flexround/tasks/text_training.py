@@ -1,0 +1,212 @@
+"""Training of transformers models, whole or by adapters, the semantics of Hugging Face's run_glue, run_qa and run_clm.
+
+AdamW without decay on biases and norms, learning rate falling linearly to zero, gradients clipped, the last batch of
+an epoch as small as it is. accelerate does mixed precision. Low-rank adapters (LoRA, by peft) are merged into the
+weights after training.
+"""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import peft
+import torch
+from accelerate import Accelerator
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from transformers import get_linear_schedule_with_warmup
+
+from flexround.errors import NumericalError, SettingsError
+from flexround.machine.seeding import derive
+from flexround.models.tensors import linears, seeded
+from flexround.tasks.options import AdapterTrainSettings, LoraSettings, TrainSettings
+from flexround.tasks.resumable import Progress
+
+log = logging.getLogger(__name__)
+Batch = dict[str, Tensor]
+LOOK_EVERY = 50  # steps between looks at the loss
+QUERY_AND_VALUE = ("q_proj", "v_proj")  # as LLaMA, OPT and GPT-Neo call them
+
+
+def len_rows(batch: Batch) -> int:
+    """Return the number of rows of a batch."""
+    return len(next(iter(batch.values())))
+
+
+def train(
+    model: nn.Module,
+    arrays: Mapping[str, np.ndarray],
+    loss: Callable[[nn.Module, Batch, torch.Generator], Tensor],
+    settings: TrainSettings,
+    weight: Callable[[Batch], Any] = len_rows,
+) -> dict[str, Any]:
+    """Train ``model`` in place on its device and leave it in evaluation mode; a killed training goes on at its epoch.
+
+    Args:
+        model: any module; with ``checkpointing`` one of transformers.
+        arrays: inputs and targets (N, ...), first axis the examples.
+        loss: of a batch (rows of ``arrays`` as tensors on the device); the CPU generator is for its random choices.
+        settings: the whole recipe.
+        weight: of a batch, what its loss is a mean over; by it the parts of ``at_once`` add up to the batch.
+
+    Returns:
+        Steps, and the mean loss of the last epoch.
+
+    Raises:
+        NumericalError: the loss is NaN or Inf.
+    """
+    accelerator = Accelerator(
+        cpu=next(model.parameters()).device.type == "cpu",
+        mixed_precision=settings.precision,
+    )
+    generator = torch.Generator().manual_seed(derive("targets", settings.seed))
+    groups = decay_groups(model, settings.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=settings.lr, eps=settings.eps, fused=True)
+    order = torch.Generator().manual_seed(derive("order", settings.seed))
+    loader = _loader(arrays, settings, order)
+    steps = settings.epochs * len(loader)
+    schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(settings.warmup * steps), steps)
+    progress = Progress(
+        model,
+        optimizer,
+        {"schedule": schedule} | ({"scaler": accelerator.scaler} if accelerator.scaler else {}),
+        {"targets": generator, "order": order},
+    )
+    prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    network: Any = model
+
+    def step(batch: Batch) -> Tensor:
+        values = []
+        for part, share in parts(batch, settings.at_once, weight):
+            value = loss(prepared, part, generator) * share
+            accelerator.backward(value)
+            values.append(value.detach())
+        accelerator.clip_grad_norm_(model.parameters(), settings.clip)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        return torch.stack(values).sum()
+
+    model.train()
+    if settings.checkpointing:
+        network.activation_checkpointing_enable()
+    # Dropout draws from torch's global generator; it is given back as it was.
+    with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
+        torch.manual_seed(derive("dropout", settings.seed, 0))
+        done, facts = progress.go_on()
+        for epoch in range(done, settings.epochs):
+            started = time.perf_counter()
+            name = f"epoch {epoch + 1}/{settings.epochs}"
+            facts["loss"] = _epoch(loader, step, name)
+            log.info("%s: loss %.4f, %.1f s", name, facts["loss"], time.perf_counter() - started)
+            progress.epoch_done(epoch + 1, facts)
+    model.eval()
+    if settings.checkpointing:
+        network.activation_checkpointing_disable()
+    return {"steps": steps, **facts}
+
+
+def parts(batch: Batch, size: int | None, weight: Callable[[Batch], Any]) -> Iterator[tuple[Batch, Any]]:
+    """Yield at most ``size`` rows of a batch at a time, and their share of its ``weight``.
+
+    The gradients of the parts' losses, multiplied by the share, add up to that of the whole batch.
+    """
+    count = len_rows(batch)
+    size = size or count
+    for start in range(0, count, size):
+        part = {name: value[start : start + size] for name, value in batch.items()}
+        yield part, weight(part) / weight(batch) if size < count else 1.0
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return optimiser groups: biases and the weights of norms, which are vectors, are not decayed."""
+    decayed = [p for p in model.parameters() if p.ndim > 1 and p.requires_grad]
+    rest = [p for p in model.parameters() if p.ndim <= 1 and p.requires_grad]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+
+
+def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings, order: torch.Generator) -> DataLoader[int]:
+    """Return batches shuffled by ``order``; the rows of a batch are taken at once, not one by one."""
+
+    def take(rows: list[int]) -> Batch:
+        return {name: torch.from_numpy(array[rows]) for name, array in arrays.items()}
+
+    count = len(next(iter(arrays.values())))
+    examples: Any = range(count)
+    return DataLoader(examples, settings.batch, shuffle=True, generator=order, collate_fn=take)
+
+
+def _epoch(loader: DataLoader[Any], step: Callable[[Batch], Tensor], name: str) -> float:
+    """Run one epoch; return the mean loss."""
+    losses: list[Tensor] = []
+    progress = tqdm(loader, desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
+    for batch in progress:
+        losses.append(step(batch))
+        if len(losses) % LOOK_EVERY == 0 or len(losses) == len(loader):
+            recent = torch.stack(losses[-LOOK_EVERY:])
+            if not torch.isfinite(recent).all():
+                raise NumericalError(f"{name}: the loss is NaN or Inf before step {len(losses)}; lower `lr`")
+            progress.set_postfix(loss=f"{recent.mean().item():.4f}")
+    return torch.stack(losses).mean().item()
+
+
+def train_adapters(
+    model: nn.Module,
+    arrays: Mapping[str, np.ndarray],
+    loss: Callable[[nn.Module, Batch, torch.Generator], Tensor],
+    settings: AdapterTrainSettings,
+) -> dict[str, Any]:
+    """Train ``model`` in place as ``train`` does; with ``lora`` only query and value change.
+
+    ``arrays`` are inputs and targets (N, ...), first axis the examples.
+
+    Raises:
+        NumericalError: the loss is NaN or Inf.
+        SettingsError: adapters for a model without such layers.
+    """
+    if settings.lora is None:
+        return train(model, arrays, loss, settings)
+    for name in linears(model) if settings.frozen != "float32" else ():
+        weight = model.get_parameter(name)
+        weight.data = weight.data.to(getattr(torch, settings.frozen))
+    adapted = attach(model, QUERY_AND_VALUE, settings.lora, settings.seed)
+    facts = train(model, arrays, loss, settings)
+    merge(adapted)
+    return facts
+
+
+def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int, **options: Any) -> Any:
+    """Put adapters into linears, in place, and freeze all else. At first the adapters change nothing.
+
+    ``layers`` are the last components of the linears' names; ``seed`` draws the initial weights, and the global
+    generator stays as it was; ``options`` are further arguments of ``peft.LoraConfig``.
+
+    Returns:
+        peft's view of the model, for ``merge``.
+
+    Raises:
+        SettingsError: the model has no layers of one of these names.
+    """
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if lacking := [layer for layer in layers if layer not in names]:
+        raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")
+    sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
+    with seeded(derive("adapters", seed)):
+        return peft.get_peft_model(model, peft.LoraConfig(target_modules=list(layers), **sizes, **options))
+
+
+def merge(adapted: Any) -> None:
+    """Add the adapters to the weights; the model under ``adapted`` is then a plain one again, none of it frozen.
+
+    The weights that change are float32 from now on: a half precision would lose small changes.
+    """
+    for module in adapted.modules():
+        if isinstance(module, LoraLayer) and module.weight.dtype in (torch.float16, torch.bfloat16):
+            module.weight.data = module.weight.data.float()
+    adapted.merge_and_unload().requires_grad_(True)

@@ -1,0 +1,300 @@
+"""WebNLG 2017, sentences from triples: LoRA fine-tuning of a GPT-2, beam search and BLEU (table 6; specification 8).
+
+An example is the triples as text, a separator, the sentence after a space, and the end of text; the separator is the
+end of text too. Only sentence and end are learned.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sacrebleu
+import torch
+from sacrebleu.metrics import BLEU
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flexround.errors import InputError, SettingsError
+from flexround.machine.seeding import derive
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
+from flexround.settings.validation import validate
+from flexround.tasks import beam, encode, text, text_training
+from flexround.tasks.encode import Encoded
+from flexround.tasks.options import WebNLGOptions, WebNLGTrainSettings
+from flexround.tasks.protocol import Evaluation, Split, draw_indices
+from flexround.tasks.text_metrics import REPLICATES, Scored, resampled
+
+END = "<|endoftext|>"
+BLANK_LINE = "ĊĊ"  # ends a sentence too, in GPT-2's spelling of bytes; mini vocabularies have no such token
+PROMPTS = 16  # decoded at once: each has ten beams in the cache
+Rows = list[dict[str, Any]]
+SEEN = (  # categories of the training set; microsoft/LoRA, examples/NLG/src/format_converting_webnlg.py
+    *("Airport", "Astronaut", "Building", "City", "ComicsCharacter"),
+    *("Food", "Monument", "SportsTeam", "University", "WrittenWork"),
+)
+REFERENCES = 6
+ORDERS = 4  # longest n-gram
+
+
+class WebNLG(text.TextTask):
+    """Generation of sentences from triples."""
+
+    options: WebNLGOptions
+    head = {"head": "causal-lm"}
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read the training and the test set, one row per context."""
+        root = sources / self.options.root
+        return {split: unique_contexts(read(root, split)) for split in ("train", "test")}
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training sentences with contexts, none held out; int64 (samples,) indices, see ``packed``."""
+        entries = text.read_rows(data, "train")
+        kept, _ = self.parts(len(entries))
+        rows = training_rows([entries[index] for index in kept])
+        indices = draw_indices(len(rows), samples, seed)
+        return text.packed(indices, [json.dumps(rows[index], ensure_ascii=False) for index in indices])
+
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
+        """Return one input per training row; its types are 1 where a token of the sentence or its end stands.
+
+        Source: microsoft/LoRA, examples/NLG/src/gpt2_encode.py and data_utils.py.
+
+        Raises:
+            InputError: a context leaves no room for its sentence.
+        """
+        tokenizer, end = _load_tokenizer(network)
+        prompts, length = _prompt_ids(tokenizer, end, rows), self.options.max_length
+        sentences = _token_ids(tokenizer, [f" {row['reference']}" for row in rows])
+        encoded = Encoded(*(np.zeros((len(rows), length), kind) for kind in (np.int32, np.int8, bool)))
+        for index, (prompt, sentence) in enumerate(zip(prompts, sentences, strict=True)):
+            if len(prompt) >= length:
+                raise InputError(f"max_length={length} has no room for what {rows[index]['context']!r} says; raise it")
+            ids = [*prompt, *sentence, end][:length]
+            encoded.ids[index, : len(ids)] = ids
+            encoded.types[index, len(prompt) : len(ids)] = 1
+            encoded.mask[index, : len(ids)] = True
+        return encoded
+
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train adapters of ``model`` and merge them; see ``WebNLGTrainSettings`` and ``adapt``.
+
+        The base model's own dropout is that of its configuration; the published recipe has none.
+        """
+        checked = validate(WebNLGTrainSettings, settings, "train settings of WebNLG")
+        encode.check_positions(model, self.options.max_length)
+        tokenizer_files.check_vocabulary(model, _load_tokenizer(network)[0], network / TOKENIZER)
+        arrays = vars(self.encode(training_rows(text.read_rows(data, "train")), network))
+
+        def loss(model: Any, batch: dict[str, Tensor], _: torch.Generator) -> Tensor:
+            return completion_loss(model, text.arguments(batch), checked.label_smoothing)
+
+        adapted = adapt(model, checked)
+        facts = text_training.train(model, arrays, loss, checked, lambda batch: (batch["types"][:, 1:] == 1).sum())
+        text_training.merge(adapted)
+        return {"settings": checked.model_dump(mode="json"), **facts}
+
+    def evaluate(
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return BLEU in percent as ``unseen``, ``seen`` and ``all``; of held-out rows only ``all``.
+
+        The predictions are the generated token ids, int32 (N, steps), -1 where there is none.
+        """
+        rows = self.split_rows(data, split, "test")
+        tokenizer, end = _load_tokenizer(network)
+        prompts, blank_line = _prompt_ids(tokenizer, end, rows), tokenizer.token_to_id(BLANK_LINE)
+        eos = [end] if blank_line is None else [end, blank_line]
+        generated = beam.search(model, prompts, self.options, eos, min(batch, PROMPTS))
+        texts = tokenizer.decode_batch(generated, skip_special_tokens=False)
+        seen = np.array([row["seen"] for row in rows])
+        scored = scores(texts, [row["references"] for row in rows], seen)
+        if split == "heldout":  # only what settings are chosen by
+            scored = {"all": scored["all"]}
+        tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in generated], np.int32)
+        return text.evaluation(scored, {f"{split}/tokens": tokens})
+
+
+def _load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
+    """Return the tokenizer of a network, which neither pads nor cuts, and the id of its end of text."""
+    tokenizer = tokenizer_files.load(network / TOKENIZER)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if (end := tokenizer.token_to_id(END)) is None:
+        raise InputError(f"{network / TOKENIZER}: has no {END}, the separator; take a GPT-2 and its tokenizer")
+    return tokenizer, end
+
+
+def _token_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Return the token ids of each text, with nothing added."""
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _prompt_ids(tokenizer: Tokenizer, end: int, rows: text.Rows) -> list[list[int]]:
+    """Return the token ids of each row's context and the separator."""
+    return [[*context, end] for context in _token_ids(tokenizer, [row["context"] for row in rows])]
+
+
+def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float) -> Tensor:
+    """Return the mean loss of the tokens whose type is 1, in nats, from a causal model's keyword arguments (N, T).
+
+    The share ``smoothing`` of the target is spread over all tokens evenly.
+    """
+    logits = model(**text.accepted(model, inputs)).logits[:, :-1]
+    asked = inputs["token_type_ids"][:, 1:] == 1
+    return functional.cross_entropy(logits[asked], inputs["input_ids"][:, 1:][asked], label_smoothing=smoothing)
+
+
+def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
+    """Put adapters of query and value into a GPT-2, in place, and freeze all else.
+
+    Each has a rank of its own, as in microsoft/LoRA, whereas peft knows one adapter for the whole of ``c_attn``. With
+    twice the rank it is both, as long as the other blocks of its B, those of the key among them, stay the zeros that
+    they start with: they get no gradient.
+
+    Returns:
+        peft's view of the model, for ``text_training.merge``.
+
+    Raises:
+        SettingsError: another model.
+    """
+    if model.config.model_type != "gpt2":
+        raise SettingsError(f"LoRA on WebNLG: not for a {model.config.model_type}, choose a gpt2")
+    rank, width = settings.rank, model.config.n_embd
+    both = settings.model_copy(update={"rank": 2 * rank, "alpha": 2 * settings.alpha})
+    adapted = text_training.attach(model, ["c_attn"], both, settings.seed, fan_in_fan_out=True)
+    for block in model.base_model.h:
+        weight = block.attn.c_attn.lora_B["default"].weight  # B, (3 d, 2 r)
+        free = torch.zeros_like(weight)
+        free[:width, :rank] = free[2 * width :, rank:] = 1
+        weight.register_hook(free.mul)
+    return adapted
+
+
+def read(root: Path, split: str) -> Rows:
+    """Read the entries of one split, ``train`` or ``test``, from ``root/SPLIT.json``.
+
+    Returns:
+        Rows with ``category``, ``seen`` (whether it is one of the training set's), ``context``, which is
+        ``"subject : property : object"`` of all triples joined by ``" | "``, and ``references``, the sentences that are
+        marked good and not blank. Entries of ``train`` without one are left out; the release has a few.
+    """
+    document = json.loads((root / f"{split}.json").read_text(encoding="utf-8"))
+    rows = [_row(entry[str(number)]) for number, entry in enumerate(document["entries"], 1)]
+    return [row for row in rows if row["references"] or split == "test"]
+
+
+def training_rows(entries: Rows) -> Rows:
+    """Return one row per sentence: its ``context`` and the sentence as ``reference``."""
+    return [{"context": entry["context"], "reference": text} for entry in entries for text in entry["references"]]
+
+
+def unique_contexts(entries: Rows) -> Rows:
+    """Return one row per context, in the order of their first entries, with the references of all its entries."""
+    pooled: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        row = pooled.setdefault(entry["context"], entry | {"references": []})
+        row["references"] += entry["references"]
+    return list(pooled.values())
+
+
+def _row(entry: Any) -> dict[str, Any]:
+    sentences = [text["lex"] for text in entry["lexicalisations"] if text["comment"] == "good"]
+    triples = [[triple[part] for part in ("subject", "property", "object")] for triple in entry["modifiedtripleset"]]
+    return {
+        "category": entry["category"],
+        "seen": entry["category"] in SEEN,
+        "context": " | ".join(" : ".join(triple) for triple in triples),
+        "references": [sentence for sentence in sentences if sentence.strip()],
+    }
+
+
+def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], seen: np.ndarray) -> dict[str, Scored]:
+    """Score generated texts.
+
+    Args:
+        hypotheses: one generated text per context, with or without what follows its end.
+        references: the sentences of each context.
+        seen: (N,) bool, whether the context's category is one of the training set's.
+
+    Returns:
+        BLEU in percent as ``unseen``, ``seen`` and ``all``; a part without contexts is left out. Resample r has the
+        same contexts for every run on N of them.
+
+    Raises:
+        InputError: a context with no or an empty reference, no hypothesis with any word.
+    """
+    texts = [post_process(text) for text in hypotheses]
+    expected = [six([post_process(text) for text in sentences]) for sentences in references]
+    if lacking := [index for index, sentences in enumerate(expected) if not all(sentences)]:
+        raise InputError(f"BLEU: no or an empty reference for {len(lacking)} contexts, at positions {lacking[:10]}")
+    if not any(texts):
+        raise InputError(f"BLEU: empty generation, none of the {len(texts)} texts has a word; look at the checkpoint")
+    parts = {"unseen": ~seen, "seen": seen, "all": np.ones(len(seen), bool)}
+    counts = statistics(texts, expected)
+    chosen = {name: np.flatnonzero(part) for name, part in parts.items() if part.any()}
+    return {
+        name: resampled(
+            corpus_bleu([texts[i] for i in rows], [expected[i] for i in rows]), len(rows), replicates(counts[rows])
+        )
+        for name, rows in chosen.items()
+    }
+
+
+def post_process(text: str) -> str:
+    """Cut a text at its end or at a blank line, lower the case, and put a space on either side of all punctuation.
+
+    Source: microsoft/LoRA, examples/NLG/src/gpt2_decode.py with ``--tokenize --lower``.
+    """
+    sentence = text.split("<|endoftext|>")[0].split("\n\n")[0]
+    return " ".join(re.sub(r"(\W)", r" \1 ", sentence.lower()).split())
+
+
+def six(references: Sequence[str]) -> list[str]:
+    """Return exactly ``REFERENCES`` references: the first ones, or filled up with the first (``""`` where none is)."""
+    first = references[0] if references else ""
+    return [*references, *[first] * REFERENCES][:REFERENCES]
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return sacrebleu's score in percent of N texts with as many references each."""
+    streams = list(zip(*references, strict=True))
+    return sacrebleu.corpus_bleu(hypotheses, streams, smooth_method="none", force=True, tokenize="13a").score
+
+
+def statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+    """Return what BLEU needs to know of each text: int64 (N, 2 + 2 * ``ORDERS``).
+
+    The columns are the length of the text and of the reference closest to it, then, for n = 1 to ``ORDERS``, how many
+    n-grams match a reference, then how many there are.
+    """
+    # effective_order only spares a warning for each text: it changes scores, which are not used, but no counts.
+    metric = BLEU(tokenize="13a", smooth_method="none", force=True, effective_order=True)
+    scored = [metric.sentence_score(text, expected) for text, expected in zip(hypotheses, references, strict=True)]
+    return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in scored], np.int64)
+
+
+def from_statistics(sums: np.ndarray) -> np.ndarray:
+    """Return BLEU in percent from sums of statistics (..., 2 + 2 * ``ORDERS``): geometric mean x brevity penalty.
+
+    Papineni et al. 2002, section 2.3; 0 where no n-gram of some length matches.
+    """
+    lengths, closest = sums[..., 0], sums[..., 1]
+    matches, totals = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
+    precisions = np.prod(matches / np.maximum(totals, 1), axis=-1)  # 0 where there are no n-grams
+    return 100 * precisions ** (1 / ORDERS) * np.exp(np.minimum(0, 1 - closest / np.maximum(lengths, 1)))
+
+
+def replicates(counts: np.ndarray) -> np.ndarray:
+    """Return BLEU in percent of bootstrap resamples of texts from their ``statistics``: float64 (``REPLICATES``,).
+
+    Resample r has the same texts for every run on N of them.
+    """
+    size = len(counts)
+    drawn = np.random.default_rng(derive("bootstrap", size)).multinomial(size, np.full(size, 1 / size), REPLICATES)
+    return from_statistics(drawn @ counts)

@@ -1,1 +1,0 @@
-"""WebNLG: generation with LoRA."""
