@@ -136,8 +136,8 @@ def test_a_reference_says_at_which_commit_when_and_where_it_was_made(tmp_path):
     for path in results.glob("mini/evaluated/*/*/*/*/metrics.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": facts}))
     made(results)
-    expected = f"Made by `make results/table12.csv SCALE=mini`, 2026-11-28, at commit {'c' * 12}, on Xeon (AVX512)."
-    assert published_results.made(tmp_path, MINI.scale) == {"table12": expected}
+    expected = {"command": "make results/table12.csv SCALE=mini", "date": ["2026-11-28"], "machine": ["Xeon (AVX512)"]}
+    assert published_results.made(tmp_path, MINI.scale) == {"table12": expected | {"commit": ["c" * 40]}}
 
 
 def test_a_cell_that_another_kind_of_cpu_moves_further_gets_a_quarter_more(tmp_path):

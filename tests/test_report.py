@@ -83,6 +83,7 @@ def test_a_sheet_holds_what_is_recorded(root):
     blocks = [[visible(str(cell)) for cell in row[:4]] for row in found["Errors of blocks"][1:]]
     assert blocks == [[name, "weights", "", "0.1235"] for name in "ab"]
     assert "--share: 100%" in found["Errors of blocks"][1][3]
+    assert found["Machine and commit"] == {"device": "CPU"}
     assert PLAN.gate(RUN) in found["sha256"]
     assert f"{layout.quantized_dir(RUN)}/manifest.json" in found["sha256"]
 

@@ -14,6 +14,11 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
 
 def hover(entry: Entry) -> str:
     """Return a cell's status, uncertainty, significance and runs in one line."""
+    return "; ".join([told(entry), "/".join(filter(None, (entry.task, entry.checkpoint, entry.recipe)))])
+
+
+def told(entry: Entry) -> str:
+    """Return a cell's status, uncertainty and significance in one line."""
     parts = [entry.status]
     if entry.n_examples:
         several = int(entry.n_seeds or 0) > 1
@@ -22,5 +27,4 @@ def hover(entry: Entry) -> str:
     if entry.rival:
         p = words.probability(entry.p_value) or "unknown"
         parts.append(f"against {entry.rival}: {entry.lead} ± {entry.lead_stderr or 'unknown'}, p {p}")
-    parts.append("/".join(filter(None, (entry.task, entry.checkpoint, entry.recipe))))
     return "; ".join(parts)

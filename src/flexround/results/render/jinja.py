@@ -25,7 +25,7 @@ def bar(text: object, share: float, kind: str = "") -> Markup:
 
 def is_number(value: object) -> bool:
     """Return whether the text of a cell begins with a number, or is none."""
-    return not re.match(r"(?![+-]?\d)[^-—]", Markup(inline(value)).striptags())
+    return not re.match(r"(?![+-]?\d|< \d)[^-—]", Markup(inline(value)).striptags())
 
 
 def inline(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from flexround.io import artifacts
 from flexround.results.grid import Entry
 from flexround.results.render import job_costs, words
-from flexround.results.render.html import hover
+from flexround.results.render.html import told
 from flexround.results.render.jinja import bar
 from flexround.results.render.overview import Standing
 from flexround.settings import layout, user_rows
@@ -18,6 +18,7 @@ from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Setting, Table
 
+COMMAND = "To make it again"  # title of a sheet's commands, one for each seed
 DIGITS = 4  # significant ones, of errors, seconds and megabytes
 BLOCK = {
     "block": "block",
@@ -30,6 +31,7 @@ BLOCK = {
     "peak_mb": "peak MB",
 }
 ERRORS = ("error_rtn", "error_soft", "error_hard")
+MACHINE = ("commit", "date", "device", "processor", "simd")  # of the environment of an evaluation
 
 
 class Sheet(NamedTuple):
@@ -56,7 +58,7 @@ def sheets(root: Path, plan: Plan, standings: Sequence[Standing], own: str | Non
                     facts = sections(root, plan, entry.run, evaluated(entry, root), own)
                 made[name] = Sheet(name, [], facts)
             what = words.listed(entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
-            said = f"{entry.value or words.absent(entry, '—')}; {hover(entry)}"
+            said = f"{entry.value or words.absent(entry, '—')}; {told(entry)}"
             made[name].cells.append((cell, f"{s.table.title}: {what}", said))
     return list(made.values())
 
@@ -86,13 +88,15 @@ def _setting(table: Table, setting: Setting, plan: Plan) -> dict[str, str]:
 
 def sections(root: Path, plan: Plan, first: Run, seeds: Sequence[Run], own: str | None = None) -> dict[str, Any]:
     """Return what ``root``/results records about the evaluated seeds of a run; what isn't there is left out."""
-    found: dict[str, Any] = {"To make it again": [command(root, plan, run, own) for run in seeds or [first]]}
+    found: dict[str, Any] = {COMMAND: [command(root, plan, run, own) for run in seeds or [first]]}
     for run in seeds:
         quantized = root / layout.quantized_dir(run)
         manifest, record = (_optional(quantized / name) for name in ("manifest.json", "record.json"))
         if run == seeds[0]:
             found |= {"Recipe": _recipe(manifest), "Settings and where they come from": _settings(manifest)}
         of_seed = f", seed {run.seed}" if len(seeds) > 1 else ""
+        environment = _optional(root / layout.evaluated_dir(run) / "metrics.json").get("environment", {})
+        found[f"Machine and commit{of_seed}"] = {key: environment[key] for key in MACHINE if environment.get(key)}
         found[f"Errors of blocks{of_seed}"] = _blocks(record)
         found[f"sha256{of_seed}"] = _hashes(root, job_costs.directories(plan, run))
     return {title: facts for title, facts in found.items() if facts}

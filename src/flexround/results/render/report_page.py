@@ -81,6 +81,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         cost_families=[s.family for s in standings if s.table.number in costs],
         total=_seconds(root, plan, "All", every_run),
         origins=found,
+        command=origins.COMMAND,
         sheet_ids={cell: f"sheet-{number}" for number, sheet in enumerate(found) for cell, *_ in sheet.cells},
     )
 
