@@ -101,7 +101,7 @@ def test_verdict(changes: dict[str, object], margin: float, noise: float, p_valu
     assert verdicts.judge(claim(**changes), "top1", margin, noise, p_value) == verdict
 
 
-def test_a_lead_beyond_the_noise_holds_and_its_reverse_does_not_and_budgets_are_named(tmp_path: Path) -> None:
+def test_a_lead_beyond_the_noise_holds_and_its_reverse_does_not(tmp_path: Path) -> None:
     complete(tmp_path)  # strong gets 40 of 1000 more than weak, and all that weak gets
     spent = {"imagenet/net/strong": 5000}
     there, back = (judged(tmp_path, claim([pair]), **spent)[0] for pair in (PAIR, PAIR[::-1]))
@@ -122,7 +122,7 @@ def test_a_missing_row_or_seed_is_not_run(tmp_path: Path, missing: str) -> None:
     assert {tuple(line[name] for name in names) for line in found} == {("not run", "", "0.00", "equal")}
 
 
-def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: Path) -> None:
+def test_perplexities_are_compared_in_percent_lower_is_better(tmp_path: Path) -> None:
     scores = {"full-precision": hits(400), "q-adaround-w8a8": hits(500), "q-flexround-w8a8": hits(450)}
     fill(tmp_path, OF_RUNS["table05"], scores)
     found = cells.collect(OF_RUNS["table05"], Scope("mini", dict.fromkeys(scores, RECIPES["bare"]), 1, tmp_path))
@@ -173,7 +173,7 @@ def test_published_p_values_are_adjusted_as_scipy_does(name: str) -> None:
 OURS = ("margin", "noise", "stderr", "n_examples", "p_value", "p_adjusted", "verdict", "outcome", "scale")
 
 
-def test_what_is_compared_and_what_the_paper_supports_itself_is_what_is_published() -> None:
+def test_claims_compare_and_the_paper_supports_what_is_published() -> None:
     usable = errata.without_copies(paper_numbers.load(), MISTAKES)
     places = {name: place._replace(numbers=usable) for name, place in paper_places().items() if name != "figure 7"}
     places["figure 7"] = paper_places()["figure 7"]
@@ -260,7 +260,7 @@ def test_figure_7_has_sizes_that_the_paper_lacks() -> None:
 # errata
 
 
-def test_errata_are_those_published_of_printed_numbers_and_include_the_marks_of_the_tables() -> None:
+def test_errata_are_printed_numbers_and_have_the_tables_marks() -> None:
     assert errata.text(True) == reference("errata.csv")
     printed = paper_numbers.load()
     keys = [paper_numbers.Key(*erratum[1:8]) for erratum in MISTAKES]
@@ -290,7 +290,7 @@ def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pyt
     assert len(mistakes.splitlines()) > 20
 
 
-def test_what_is_no_complete_table_or_figure_is_not_run_whatever_lies_there(tmp_path: Path) -> None:
+def test_an_incomplete_table_or_figure_is_not_run(tmp_path: Path) -> None:
     params = loaded("mini")
     fill(tmp_path / "results", OF_RUNS["table12"], Q_W8A8)
     for number, run in enumerate(Plan(params).figure_runs(7)):

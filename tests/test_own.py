@@ -68,7 +68,7 @@ def mistakes(mini, home, **changes):
 # what is added
 
 
-def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_rendering_shows_it(mini, home):
+def test_an_own_row_competes_and_every_rendering_shows_it(mini, home):
     """The user's row has 930 of 1000 right, every other one 900, and no published numbers or empty brackets."""
     params = merged(mini, home)
     table = params.tables[2]
@@ -110,7 +110,7 @@ def test_rows_like_any_rounding_have_the_name_of_the_own_one(home, like):
 
 
 @pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 35)])
-def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_settings_but_its_rules(home, scale, count):
+def test_a_rounding_like_flexround_has_its_rows_and_settings(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
     params = user_rows.merge(project, file)
     added = 0
@@ -297,7 +297,7 @@ def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, tmp_
     assert work.metrics(*run)["n_examples"] == {"top1": 100, "top5": 100}
 
 
-def test_a_scale_file_describes_its_own_table_of_which_nothing_is_published(tmp_path):
+def test_a_scale_file_describes_its_own_unpublished_table(tmp_path):
     plan = Plan(load_params(str(ROOT / "examples/squeezenet/squeezenet.yaml")))
     table = plan.params.tables[1]
     assert (table.name, plan.complete_tables()) == ("squeezenet1", [1])

@@ -48,7 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
+def test_the_document_is_in_order_and_names_what_is_missing(root):
     assert sorted(ITEMS) == sorted(NAMES)
     tables = [item for item in ITEMS if item.startswith("table")]
     assert tables == sorted(tables, key=lambda name: int(name.removeprefix("table")))
@@ -71,7 +71,7 @@ def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
     assert r"\setlength{\belowcaptionskip}{6pt}" in above, "a plain article has none: its captions stand below"
 
 
-def test_tables_that_were_not_computed_are_those_published_and_say_so(root, tmp_path):
+def test_the_document_shows_published_tables_and_says_so(root, tmp_path):
     (tmp_path / "work/results").mkdir(parents=True)
     (tmp_path / "work/results/mini").symlink_to(root / "results/mini")
     (tmp_path / "work/results/reference").symlink_to(ROOT / "results/reference")
@@ -117,7 +117,7 @@ def test_pages_show_what_is_published(tmp_path, part, scale, name):
     assert again == (ROOT / name).read_text(), f"run: make {part}"
 
 
-def test_the_readme_and_the_page_of_results_say_what_is_published():
+def test_readme_and_results_say_what_is_published():
     readme, results = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/results.md"))
     mini, real = (
         verdicts.against_adaround(verdicts.load(REFERENCE / name, loaded(scale).scale))
@@ -164,7 +164,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     assert [line.outcome for line in images if line.outcome not in level] == [WORSE]
 
 
-def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
+def test_tables_of_real_follow_from_the_published_scores(tmp_path):
     """Byte for byte: values, spreads, standard errors, tests and claims, but for p adjusted with those of real3."""
     params = loaded("real")
     with tarfile.open(REFERENCE / "real-evaluated.tar.xz") as scores:
@@ -214,7 +214,7 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 """)
 
 
-def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn_each_cell_once(root, tmp_path):
+def test_the_status_stands_between_its_markers_beside_the_leads(root, tmp_path):
     page, claims, figure = tmp_path / "README.md", root / "results/mini/claims.csv", tmp_path / "f/leads.png"
     begin, end = stage.MARKERS["status"]
     page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
@@ -255,7 +255,7 @@ def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
     assert "| -- | -9.00 |" in text
 
 
-def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it_is_there(tmp_path):
+def test_evidence_names_the_best_and_shows_a_figure_that_exists(tmp_path):
     page, figure = tmp_path / "README.md", tmp_path / "bits.png"
     page.write_text("\n".join(["a", *stage.MARKERS["evidence"], "b"]))
 

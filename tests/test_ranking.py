@@ -32,12 +32,12 @@ def outcomes(root: Path, seeds: int = 1) -> dict[str, str]:
     return only
 
 
-def test_the_best_by_more_than_the_noise_leads_and_the_others_lose(tmp_path: Path) -> None:
+def test_the_best_by_more_than_the_noise_leads_and_others_lose(tmp_path: Path) -> None:
     complete(tmp_path)  # strong gets 40 of 1000 more than weak; third is far behind
     assert outcomes(tmp_path) == {"Weak": "loses", "Strong": "leads", "Third": "loses"}
 
 
-def test_what_no_method_is_better_than_shares_the_lead_once_p_is_adjusted(tmp_path: Path) -> None:
+def test_unbeaten_methods_share_the_lead_once_p_is_adjusted(tmp_path: Path) -> None:
     for recipe, count in zip(TRIO, (700, 706, 703), strict=True):  # p: 0.0313, 0.25 and 0.25
         write(tmp_path, recipe, hits(count))
     found = cells.collect(TABLE, scope(tmp_path))
@@ -64,7 +64,7 @@ def test_the_lower_perplexity_leads(tmp_path: Path) -> None:
     assert (first.method, first.leads, last.method, last.loses) == ("AdaRound", 12, "FlexRound", 12)
 
 
-def test_a_missing_seed_or_scores_that_are_not_there_leave_a_cell_out(tmp_path: Path) -> None:
+def test_a_missing_seed_or_missing_scores_leave_a_cell_out(tmp_path: Path) -> None:
     complete(tmp_path)
     left_out = dict.fromkeys(("Weak", "Strong", "Third"), "left_out")
     assert outcomes(tmp_path, seeds=2) == left_out
@@ -76,7 +76,7 @@ def test_a_missing_seed_or_scores_that_are_not_there_leave_a_cell_out(tmp_path: 
     assert text.splitlines()[1] == "all,all,Strong,,0,0,0,0,1,mini"
 
 
-def test_a_cell_counts_once_by_its_first_metric_and_the_ranking_is_sorted(tmp_path: Path) -> None:
+def test_a_cell_counts_once_and_the_ranking_is_sorted(tmp_path: Path) -> None:
     complete(tmp_path)
     found = cells.collect(TABLE, scope(tmp_path))
     again = [dataclasses.replace(cell, key=cell.key._replace(table=98)) for cell in found]

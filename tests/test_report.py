@@ -49,7 +49,7 @@ def cloned(clone: Path) -> str:
     return report_page.render(clone, PLAN)
 
 
-def test_the_tool_writes_the_same_page_again_and_takes_a_file_of_ones_own(root, html, tmp_path):
+def test_the_tool_writes_the_same_page_and_takes_an_own_file(root, html, tmp_path):
     arguments = ["--root", str(root), "--out", str(tmp_path / "new/report.html")]
     report.run(report.parser().parse_args(arguments))
     assert (tmp_path / "new/report.html").read_text() == html
@@ -58,7 +58,7 @@ def test_the_tool_writes_the_same_page_again_and_takes_a_file_of_ones_own(root, 
         report.run(report.parser().parse_args([*arguments, "--own", str(tmp_path / "gone.yaml")]))
 
 
-def test_nothing_is_loaded_from_elsewhere_and_inner_links_lead_somewhere(html):
+def test_nothing_is_loaded_and_inner_links_lead_somewhere(html):
     assert offline(html)
     assert not re.search(r"fetch\(|XMLHttpRequest", html)
     ids = [a["id"] for _, a in parsed(html).tags if "id" in a]
@@ -109,7 +109,7 @@ def test_what_users_wrote_is_escaped(html):
     assert html.count("</script>") == 1
 
 
-def test_a_scale_of_its_own_shows_no_difference_and_what_is_not_made_is_listed(html):
+def test_mini_shows_no_difference_and_lists_what_is_not_made(html):
     assert 'class="delta"' not in html
     shown = visible(html)
     assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in shown
@@ -177,7 +177,7 @@ def test_a_fresh_clone_shows_what_is_published(clone, cloned):
     assert "Published with this repository, not judged here." in visible(cloned)
 
 
-def test_what_was_computed_comes_before_what_is_published_and_of_other_scales_nothing_is(clone, tmp_path):
+def test_computed_comes_before_published_of_the_same_scale(clone, tmp_path):
     write(tmp_path / "results/mini/table3.csv", "")
     assert published_results.find(tmp_path, PLAN.scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
     assert published_results.find(clone, PLAN.scale, "table3.csv").published
@@ -198,7 +198,7 @@ def test_the_page_opens_with_what_was_found(clone, cloned):
     assert [int(found) for found in decided.groups()] == [sums[0] + sums[2], sums[0], sums[2], sums[1]]
 
 
-def test_findings_of_a_comparable_scale_count_what_is_within_tolerance():
+def test_findings_of_a_comparable_scale_count_tolerated_cells():
     counts = {"holds": 1, "does not hold": 0, "inside the noise": 2, "not run": 5}
     assert overview.sentences(counts, [], [standing(3, reproduced=3, off=1, best=2), standing(4, close=2)]) == [
         "The paper's claims make 3 comparisons that were run here: 1 hold, 0 do not, and 2 are inside the noise.",
@@ -308,7 +308,7 @@ def test_keys_are_words_in_tables(cloned):
     assert not re.search(r"\b(top1|top5|acc_matched|ppl)\b", text)
 
 
-def test_differences_of_a_comparable_scale_have_marks_and_rows_of_ones_own_say_how_to_make_them(tmp_path):
+def test_differences_have_marks_and_own_rows_their_command(tmp_path):
     path = tmp_path / "results/mini/table3.csv"
     plan = Plan(PLAN.params._replace(scale=PLAN.scale.model_copy(update={"comparable": True})))
     text = table3(tmp_path).replace(",,computed,", ",-9.00,off,")
@@ -329,7 +329,7 @@ def test_differences_of_a_comparable_scale_have_marks_and_rows_of_ones_own_say_h
     assert all("--config scale=mini 'own=my files/own.yaml'" in text for text in making)
 
 
-def test_tables_without_a_value_are_folded_and_those_that_a_scale_cannot_make_are_not_offered(tmp_path):
+def test_empty_tables_are_folded_and_impossible_ones_left_out(tmp_path):
     empty = re.sub(r",\d+\.\d\d,,1,1000,[\d.]*,1,(.*?),computed,", r",,,0,,,,\1,missing,", table3(tmp_path / "runs"))
     write(tmp_path / "results/mini/table3.csv", empty)
     page = report_page.render(tmp_path, PLAN)

@@ -173,7 +173,7 @@ def test_a_family_is_filtered(opened):
 
 
 @pytest.mark.parametrize("page", ["opened", "cloned"])
-def test_neither_the_page_nor_a_sheet_scrolls_sideways_and_a_phone_shows_numbers_beside_labels(page, request):
+def test_no_page_or_sheet_scrolls_sideways_not_on_a_phone_either(page, request):
     shown = request.getfixturevalue(page)
     sides = "(({left, right}) => [left, right])(document.querySelector('#status tbody .badge').getBoundingClientRect())"
     edges = each(".values tbody tr:first-child th + td .cell", "e.getBoundingClientRect().right")

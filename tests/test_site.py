@@ -39,7 +39,7 @@ def test_every_hyper_parameter_has_a_row_with_values_and_meaning(made):
     assert "| `lr` | above 0 to 100, or for each group: above 0 to 100 | learning rate" in text
 
 
-def test_the_reference_has_what_is_public_and_every_module_of_a_room(made):
+def test_the_reference_has_public_names_and_all_modules_of_rooms(made):
     pages = made.reference()
     assert ".. autofunction:: flexround.quantize" in pages["reference/flexround"]
     assert ".. autoclass:: flexround.Recipe" in pages["reference/flexround"]

@@ -37,7 +37,7 @@ def rendered(text: str, table: Table = TABLE, comparable: bool = False) -> tuple
     return tuple(writer.render(made, table, scale(comparable)) for writer in (latex, html, terminal))
 
 
-def test_numbers_stand_beside_the_papers_and_their_noise_and_the_scale_is_named(tmp_path: Path) -> None:
+def test_numbers_stand_beside_the_papers_and_the_scale_is_named(tmp_path: Path) -> None:
     complete(tmp_path)
     fragment, page, shown = rendered(make(tmp_path))
     assert r"B + Strong & 4 / 32 & \bfseries 74.00 & \bfseries 74.00 \\" in fragment
@@ -60,7 +60,7 @@ def test_numbers_stand_beside_the_papers_and_their_noise_and_the_scale_is_named(
     assert shown.isascii()
 
 
-def test_html_of_a_comparable_scale_shows_differences_and_loads_nothing(tmp_path: Path) -> None:
+def test_html_of_a_comparable_scale_shows_differences(tmp_path: Path) -> None:
     complete(tmp_path, name="big")
     written = rendered(make(tmp_path, comparable=True), comparable=True)
     assert all("Scale: big, a test." in each for each in written), "its budgets may not be the paper's"
@@ -115,7 +115,7 @@ def test_captions_as_plain_text(written: str, shown: str) -> None:
     assert words.plain(written) == shown
 
 
-def test_sections_stand_in_the_middle_of_their_rows_and_rows_of_fewer_metrics_fill_their_columns(
+def test_sections_stand_in_the_middle_and_short_rows_are_filled(
     tmp_path: Path,
 ) -> None:
     fragment, page, shown = rendered(fill(tmp_path, OF_RUNS["table04"], SCORES), OF_RUNS["table04"])
@@ -163,7 +163,7 @@ def test_a_section_is_named_again_after_another_one() -> None:
     ],
     ids=["row", "cell"],
 )
-def test_an_erratum_stands_at_its_method_or_number_and_the_published_value_stays(
+def test_an_erratum_stands_at_its_number_which_stays(
     tmp_path: Path, name: str, marked: str, note: str, in_page: str
 ) -> None:
     fragment, page, _ = rendered(fill(tmp_path, OF_RUNS[name], SCORES), OF_RUNS[name])
@@ -191,7 +191,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     assert "Overfull" not in done.stdout, "a table is wider than the page: the lines of page.tex say which"
 
 
-def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_checkpoints_alone(
+def test_the_stage_writes_three_files_and_prints_selected_cells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = Plan(loaded("mini"), {"checkpoints": "resnet18-brecq"})
