@@ -16,7 +16,7 @@ from flexround.results import cells, frames, grid, published_results, table_csv
 from flexround.results.cells import Scope
 from flexround.results.claims import verdicts
 from flexround.results.paper_numbers import DECIMALS
-from flexround.results.render import job_costs, origins, overview, pictures, report_page, words
+from flexround.results.render import origins, overview, pictures, report_page, words
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.plan import Plan
@@ -150,15 +150,15 @@ def test_every_table_of_the_paper_has_a_family():
 
 
 def test_jobs_behind_runs_of_which_a_shared_one_counts_once(root):
-    full = job_costs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "full-precision", 0))
-    assert [job_costs.stage(directory) for directory in full] == ["data", "fine-tune", "evaluate"]
-    tuned = job_costs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "q-flexround-w8a8-tuned", 0))
+    full = origins.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "full-precision", 0))
+    assert [origins.stage(directory) for directory in full] == ["data", "fine-tune", "evaluate"]
+    tuned = origins.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "q-flexround-w8a8-tuned", 0))
     candidates = PLAN.params.recipe("q-flexround-w8a8-tuned").select
-    assert [job_costs.stage(directory) for directory in tuned].count("reconstruct") == len(candidates) + 1
+    assert [origins.stage(directory) for directory in tuned].count("reconstruct") == len(candidates) + 1
     assert tuned[-2:] == [tuned[-1].replace("evaluated", "quantized"), tuned[-1]]
     other = Run("mini", "imagenet", "resnet18-brecq", "q-adaround-w4a4", 0)
-    assert job_costs.seconds_by_stage(root, PLAN, [RUN, RUN])["reconstruct"] == 3.0
-    both = job_costs.seconds_by_stage(root, PLAN, [RUN, other])
+    assert origins.seconds_by_stage(root, PLAN, [RUN, RUN])["reconstruct"] == 3.0
+    both = origins.seconds_by_stage(root, PLAN, [RUN, other])
     assert both == {"calibrate": 3.5, "reconstruct": 3.0, "evaluate": 4.0}
 
 

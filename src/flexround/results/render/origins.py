@@ -1,23 +1,33 @@
-"""Where the numbers of the tables come from: a sheet for each run, with all that its cells and files tell a reader."""
+"""Where the numbers come from: a sheet for each run, with its cells and files, and the cost of the jobs behind it."""
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flexround.errors import SettingsError
 from flexround.io import artifacts
 from flexround.results.grid import Entry
-from flexround.results.render import job_costs, words
+from flexround.results.render import words
 from flexround.results.render.html import told
 from flexround.results.render.jinja import bar
 from flexround.results.render.overview import Standing
-from flexround.settings import layout, user_rows
+from flexround.settings import layout, outputs, user_rows
 from flexround.settings.layout import Run
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Setting, Table
 
+STAGES = {  # the directory below results/SCALE in which a job's result lies -> the stage as a reader knows it
+    "data": "data",
+    "checkpoints": "fine-tune",
+    "gates": "gate",
+    "calibration": "calibrate",
+    "quantized": "reconstruct",
+    "evaluated": "evaluate",
+}
 COMMAND = "To make it again"  # title of a sheet's commands, one for each seed
 DIGITS = 4  # significant ones, of errors, seconds and megabytes
 BLOCK = {
@@ -98,7 +108,7 @@ def sections(root: Path, plan: Plan, first: Run, seeds: Sequence[Run], own: str 
         environment = _optional(root / layout.evaluated_dir(run) / "metrics.json").get("environment", {})
         found[f"Machine and commit{of_seed}"] = {key: environment[key] for key in MACHINE if environment.get(key)}
         found[f"Errors of blocks{of_seed}"] = _blocks(record)
-        found[f"sha256{of_seed}"] = _hashes(root, job_costs.directories(plan, run))
+        found[f"sha256{of_seed}"] = _hashes(root, directories(plan, run))
     return {title: facts for title, facts in found.items() if facts}
 
 
@@ -146,7 +156,45 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _hashes(root: Path, directories: list[str]) -> dict[str, str]:
+def _hashes(root: Path, places: list[str]) -> dict[str, str]:
     """Return the sha256 of each job's manifest, which lists those of its files, of the gate and of the metrics."""
-    paths = [place + name for place in directories for name in ("/manifest.json", ".json", "/metrics.json")]
+    paths = [place + name for place in places for name in ("/manifest.json", ".json", "/metrics.json")]
     return {path: artifacts.sha256(root / path) for path in paths if (root / path).exists()}
+
+
+def directories(plan: Plan, run: Run) -> list[str]:
+    """Return where the results of all jobs behind a run lie, each once, in the order in which they are made.
+
+    A gate's is a file; its place here has no suffix. A run that the settings no longer know has its evaluation's alone.
+    """
+    try:
+        made = list(outputs.of_run(plan, run, evaluated=True))
+    except SettingsError:
+        return [layout.evaluated_dir(run)]
+    return list(dict.fromkeys(output.place.removesuffix(".json") for output in made))
+
+
+def stage(directory: str) -> str:
+    """Return the stage whose result lies in a directory."""
+    return STAGES[Path(directory).parts[2]]
+
+
+def seconds(root: Path, directory: str) -> float:
+    """Return how long a job took: by its own accounting, else by what the stage recorded; 0 if neither is there.
+
+    ``directory`` is that of the job's result below ``root``, as in :mod:`flexround.settings.layout`.
+    """
+    usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
+    for path in (usage, root / directory / "record.json", root / directory / "metrics.json"):
+        if path.exists():
+            found = artifacts.read_json(path)
+            return sum(part["seconds"] for part in found.get("blocks", [found]))
+    return 0.0
+
+
+def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
+    """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once."""
+    total: dict[str, float] = defaultdict(float)
+    for directory in dict.fromkeys(directory for run in runs for directory in directories(plan, run)):
+        total[stage(directory)] += seconds(root, directory)
+    return {name: total[name] for name in STAGES.values() if total[name]}

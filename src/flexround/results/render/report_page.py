@@ -2,20 +2,27 @@
 
 import base64
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from flexround import metrics
 from flexround.results import frames, published_results, ranking
 from flexround.results.claims import verdicts
 from flexround.results.claims.errata import Erratum
-from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures
+from flexround.results.claims.verdicts import FAILS, NOT_RUN, JudgedClaim, Judgement
+from flexround.results.render import jinja, origins, overview, pictures, words
 from flexround.results.render.jinja import link
 from flexround.results.render.overview import Standing, standing
 from flexround.settings import user_rows
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
-STAGES = (*job_costs.STAGES.values(), "together")
+COMPARISONS = (
+    *("Place", "Cell", "Rows", "Claim", "Iterations", "Paper"),
+    *("Ours", "Noise", "p", "p adjusted", "Verdict", "Outcome"),
+)
+ERRATA = ("Kind", "Place", "Row", "Cell", "Printed", "What is wrong")
+STAGES = (*origins.STAGES.values(), "together")
 
 
 def render(root: Path, plan: Plan, own: str | None = None) -> str:
@@ -62,8 +69,8 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         made=published_results.made(root, plan.scale),
         claims=claims,
         claims_published=claims_csv.published,
-        comparisons=claims_page.comparisons,
-        comparisons_header=claims_page.COMPARISONS,
+        comparisons=comparisons,
+        comparisons_header=COMPARISONS,
         found=overview.sentences(verdicts.total(claims), leads, standings, _others(directory, every_run)),
         leads=pictures.of_leads(leads, sheets, plan.scale.name),
         plots=[
@@ -74,8 +81,8 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         ranking=[line[1:-1] for line in ranked],
         ranking_families=[line.group if line.by == ranking.FAMILY else "" for line in ranked],
         ranking_published=ranking_csv.published,
-        errata_header=claims_page.ERRATA,
-        errata=claims_page.errata(frames.load(errata_csv.path, Erratum)),
+        errata_header=ERRATA,
+        errata=errata(frames.load(errata_csv.path, Erratum)),
         status=_status(standings, plan.scale.comparable),
         costs=[["Table", *STAGES], *costs.values()],
         cost_families=[s.family for s in standings if s.table.number in costs],
@@ -107,10 +114,45 @@ def _status(standings: Iterable[Standing], comparable: bool) -> list[list[str]]:
 
 def _seconds(root: Path, plan: Plan, name: str, runs: Iterable[Run]) -> list[str]:
     """Return a row of the seconds of all jobs behind runs, by stage and together; empty without any."""
-    of = job_costs.seconds_by_stage(root, plan, runs)
+    of = origins.seconds_by_stage(root, plan, runs)
     of |= {"together": sum(of.values())} if of else {}
     return [name, *(f"{of[stage]:.{0 if of[stage] >= 10 else 1}f}" if stage in of else "" for stage in STAGES)]
 
 
 def _image(path: Path) -> str | None:
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
+
+
+def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
+    """Return a row for each comparison of a claim, see ``COMPARISONS``."""
+    return [
+        (
+            line.place.capitalize(),
+            _cell(line),
+            f"{line.one.split(' [')[0]} / {line.other.split(' [')[0]}",
+            line.criterion,
+            f"{line.iterations or '—'} / {line.other_iterations or '—'}",
+            _signed(line.published_margin, line.metric) + (f", {FAILS}" if line.published == FAILS else ""),
+            _signed(line.margin, line.metric),
+            line.noise or ("—" if line.verdict == NOT_RUN else "unknown"),
+            words.probability(line.p_value) or "—",
+            words.probability(line.p_adjusted) or "—",
+            line.verdict,
+            line.outcome or "—",
+        )
+        for line in claim.lines
+    ]
+
+
+def errata(mistakes: Sequence[Erratum]) -> list[tuple[object, ...]]:
+    """Return a row for each erratum, see ``ERRATA``."""
+    return [(m.kind, f"Table {m.table}, row {m.row}", m.method, _cell(m), m.value, m.text) for m in mistakes]
+
+
+def _cell(line: Judgement | Erratum) -> str:
+    """Return where in its table a number stands."""
+    return words.listed(line.section, line.column, line.bits, words.of(line.metric))
+
+
+def _signed(margin: str, metric: str) -> str:
+    return "—" if not margin else f"{float(margin):+.2f}{' %' if metrics.of(metric).relative else ''}"
