@@ -34,7 +34,7 @@ from flexround.jobs import resolve
 from flexround.jobs.tables import budgets
 from flexround.results import cells, frames, paper_numbers
 from flexround.results.cells import Scope
-from flexround.results.claims import errata, specs, verdicts
+from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE
 from flexround.settings import validation
 from flexround.settings.layout import PARAMS, ROOT, Run
@@ -44,7 +44,7 @@ from flexround.settings.validation import validate
 PAIR = ("strong", "weak")
 N18 = "ResNet-18"
 SPEC = validation.load(specs.Claims, PARAMS / "claims.yaml")
-MISTAKES = frames.load(errata.FILE, errata.Erratum)
+MISTAKES = frames.load(paper_numbers.ERRATA, paper_numbers.Erratum)
 BOUNDS = specs.Claims(claims={}, equal_points=0.5, equal_percent=1)
 
 
@@ -174,7 +174,7 @@ OURS = ("margin", "noise", "stderr", "n_examples", "p_value", "p_adjusted", "ver
 
 
 def test_claims_compare_and_the_paper_supports_what_is_published() -> None:
-    usable = errata.without_copies(paper_numbers.load(), MISTAKES)
+    usable = paper_numbers.without_copies(paper_numbers.load(), MISTAKES)
     places = {name: place._replace(numbers=usable) for name, place in paper_places().items() if name != "figure 7"}
     places["figure 7"] = paper_places()["figure 7"]
     found = _lines(verdicts.compare(SPEC.claims, places), budgets(Plan(loaded("mini"))))
@@ -261,7 +261,7 @@ def test_figure_7_has_sizes_that_the_paper_lacks() -> None:
 
 
 def test_errata_are_printed_numbers_and_have_the_tables_marks() -> None:
-    assert errata.text(True) == reference("errata.csv")
+    assert paper_numbers.errata(True) == reference("errata.csv")
     printed = paper_numbers.load()
     keys = [paper_numbers.Key(*erratum[1:8]) for erratum in MISTAKES]
     assert [printed[key] for key in keys] == [float(erratum.value) for erratum in MISTAKES]

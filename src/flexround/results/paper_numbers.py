@@ -1,7 +1,7 @@
-"""The paper's own numbers: ``params/published.csv`` and ``params/published_figure7.csv``."""
+"""The paper's own numbers and their contradictions: ``published.csv``, ``published_figure7.csv``, ``errata.csv``."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +9,8 @@ from flexround.settings.layout import PARAMS
 
 TABLES = PARAMS / "published.csv"
 FIGURE7 = PARAMS / "published_figure7.csv"
+ERRATA = PARAMS / "errata.csv"
+COPIED = "copied row"  # kind of an erratum
 DECIMALS = 2  # of every result in the paper's tables
 SETTING = "value"  # stands for the metric in its tables of settings
 
@@ -23,6 +25,21 @@ class Key(NamedTuple):
     bits: str
     column: str
     metric: str
+
+
+class Erratum(NamedTuple):
+    """A line of ``errata.csv``: a number, or row of numbers (which begins with it), and what is wrong."""
+
+    kind: str
+    table: int
+    row: int
+    section: str
+    method: str
+    bits: str
+    column: str
+    metric: str
+    value: str
+    text: str
 
 
 class Point(NamedTuple):
@@ -45,6 +62,17 @@ def load_figure7() -> list[Point]:
         Point(int(line["size"]), line["method"], float(line["value"]), float(line["spread"]))
         for line in _lines(FIGURE7)
     ]
+
+
+def errata(published: bool) -> str:
+    """Return the errata as CSV; a scale without published numbers has none."""
+    return ERRATA.read_text(encoding="utf-8") if published else ",".join(Erratum._fields) + "\n"
+
+
+def without_copies(numbers: Mapping[Key, float], mistakes: Iterable[Erratum]) -> dict[Key, float]:
+    """Return the published numbers that may be compared with others: all but those of copied rows."""
+    copied = {(erratum.table, erratum.row) for erratum in mistakes if erratum.kind == COPIED}
+    return {key: value for key, value in numbers.items() if key[:2] not in copied}
 
 
 def _lines(path: Path) -> Iterator[dict[str, str]]:

@@ -1,7 +1,9 @@
 """A table as a DataFrame: one line per cell, in the paper's order; CSV, LaTeX, HTML and the terminal show it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -71,6 +73,22 @@ def of_settings(values: Sequence[float], numbers: Mapping[Key, float], table: Ta
         }
         lines.append(key._asdict() | facts)
     return frames.made(lines, COLUMNS)
+
+
+def summarise(tables: Collection[Path]) -> dict[str, Any]:
+    """Return the number of cells by status, and for each table's CSV, recipe and metric the mean over its cells.
+
+    ``dvc metrics diff`` shows what a change moved in it. Settings have no mean: only their cells are counted.
+    """
+    if not tables:
+        return {"cells": {}}
+    cells = pd.concat([pd.read_csv(path, dtype={"value": str}).assign(table=path.stem) for path in tables])
+    summary: dict[str, Any] = {"cells": {status: int(n) for status, n in cells["status"].value_counts().items()}}
+    measured = cells[cells["n_examples"].notna()].astype({"value": float})
+    means = measured.groupby(["table", "recipe", "metric"])["value"].mean().round(DECIMALS)
+    for (table, recipe, metric), mean in means.items():
+        summary.setdefault(table, {}).setdefault(recipe, {})[metric] = mean
+    return summary
 
 
 def status(cell: Cell, delta: float | None, tolerance: float) -> str:

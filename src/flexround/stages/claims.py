@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from flexround.io.artifacts import write_text
 from flexround.jobs.tables import RESULTS, ClaimsJob
-from flexround.results import cells, frames, sample_sizes
-from flexround.results.claims import errata, verdicts
-from flexround.results.claims.errata import Erratum
+from flexround.results import cells, frames, paper_numbers, sample_sizes
+from flexround.results.claims import verdicts
 from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
+from flexround.results.paper_numbers import Erratum
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
     mistakes = frames.lines(frames.read(io.StringIO(job.errata), Erratum), Erratum)
-    usable = errata.without_copies(dict(job.numbers), mistakes)
+    usable = paper_numbers.without_copies(dict(job.numbers), mistakes)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
     figure = f"figure {job.sizes.spec.number}"
     of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS, made=figure not in job.left_out)

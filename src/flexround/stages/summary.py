@@ -4,7 +4,7 @@ import argparse
 
 from flexround.io.artifacts import write_json
 from flexround.jobs.tables import SummaryJob
-from flexround.results.summary import summarise
+from flexround.results.table_csv import summarise
 
 
 def run(arguments: argparse.Namespace) -> None:

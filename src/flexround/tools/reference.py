@@ -15,8 +15,7 @@ from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
 from flexround.results.published_results import MADE, SHARED, SUMMARY, TOLERANCES, published_name
 from flexround.results.render import origins
-from flexround.results.summary import summarise
-from flexround.results.table_csv import number
+from flexround.results.table_csv import number, summarise
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.params import Params

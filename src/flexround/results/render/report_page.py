@@ -8,8 +8,8 @@ from pathlib import Path
 from flexround import metrics
 from flexround.results import frames, published_results, ranking
 from flexround.results.claims import verdicts
-from flexround.results.claims.errata import Erratum
 from flexround.results.claims.verdicts import FAILS, NOT_RUN, JudgedClaim, Judgement
+from flexround.results.paper_numbers import Erratum
 from flexround.results.render import jinja, origins, overview, pictures, words
 from flexround.results.render.jinja import link
 from flexround.results.render.overview import Standing, standing
