@@ -11,7 +11,7 @@ from stage_calls import exit_code
 from table_runs import SPECS, hits, loaded
 
 from flexround.errors import InputError
-from flexround.regress import checked_runs, compare, tolerances
+from flexround.regress import checked_runs, tolerances
 from flexround.results import cells, frames, paper_numbers, published_results, table_csv
 from flexround.results.cells import Scope
 from flexround.results.grid import Entry
@@ -40,7 +40,7 @@ def number(value, n_examples=1000):
 
 
 def moved(found, tolerance=0.5, reference="70.00"):
-    return compare.moved([found], [number(reference)], {KEY: tolerance})
+    return tolerances.moved([found], [number(reference)], {KEY: tolerance})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_cell_that_moves_either_way_is_reported(value, n_examples, reason):
     manifest = "results/mini/quantized/squad/bert-base/q-adaround-w8a8/seed0/manifest.json"
     assert found == ([f"{cell}: {reason}; {manifest}"] if reason else [])
     with pytest.raises(InputError, match=r"lacks number or tolerance of 1 cells.*Q \+ AdaRound"):
-        compare.moved([number(value)], [], {})
+        tolerances.moved([number(value)], [], {})
 
 
 # tolerances

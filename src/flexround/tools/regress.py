@@ -1,6 +1,6 @@
 """Compare tables with the reference; a cell that moved, for better or worse, or is missing ends with exit code 1.
 
-So does a block of the subset whose budget was not enough: see ``regress.convergence``.
+So does a block of the subset whose budget was not enough: see ``regress.checked_runs``.
 """
 
 import argparse
@@ -10,9 +10,8 @@ from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.metrics import LARGEST_RATIO
-from flexround.regress import checked_runs, compare, convergence
-from flexround.regress.compare import Moved
-from flexround.regress.tolerances import Tolerance
+from flexround.regress import checked_runs, tolerances
+from flexround.regress.tolerances import Moved, Tolerance
 from flexround.results import cells, frames, table_csv
 from flexround.results.cells import Scope
 from flexround.results.grid import Entry
@@ -41,10 +40,9 @@ def run(arguments: argparse.Namespace) -> None:
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
     path = arguments.reference / published_name(params.scale, TOLERANCES)
-    tolerances = {
-        line.key: line.tolerance for line in frames.lines(frames.read(path, Tolerance, compare.REMEDY), Tolerance)
-    }
-    moved = [line for found, reference in pairs for line in compare.moved(found, reference, tolerances)]
+    lines = frames.lines(frames.read(path, Tolerance, tolerances.REMEDY), Tolerance)
+    limits = {line.key: line.tolerance for line in lines}
+    moved = [line for found, reference in pairs for line in tolerances.moved(found, reference, limits)]
     for line in moved:
         sys.stdout.write(f"{report(line, params)}\n")
     count = sum(len(reference) for _, reference in pairs)
@@ -66,14 +64,14 @@ def report(moved: Moved, params: Params) -> str:
 
 def read_entries(path: Path) -> list[Entry]:
     """Read the CSV of a table."""
-    return frames.lines(frames.read(path, Entry, compare.REMEDY), Entry)
+    return frames.lines(frames.read(path, Entry, tolerances.REMEDY), Entry)
 
 
-def _unconverged(params: Params, results: Path) -> list[convergence.Unit]:
+def _unconverged(params: Params, results: Path) -> list[checked_runs.Unit]:
     """Return the blocks of the runs of ``params/regress.yaml`` whose iterations were not enough."""
     runs = checked_runs.load().runs(params.scale.name)
     quantized = [run for run in runs if params.recipe(run.recipe).quantized]
-    return convergence.unconverged(unit for run in quantized for unit in convergence.units(run, results))
+    return checked_runs.unconverged(unit for run in quantized for unit in checked_runs.units(run, results))
 
 
 def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[list[Entry], list[Entry]]]:
