@@ -6,7 +6,7 @@ import textwrap
 from flexround.errors import SettingsError
 from flexround.results.grid import Entry, GridRow, Heading, TableGrid
 from flexround.results.paper_numbers import DECIMALS
-from flexround.results.render import jinja
+from flexround.results.render.html import HTML
 from flexround.results.render.words import absent, legend, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
@@ -15,6 +15,15 @@ HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pul
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
 DAGGER = r"\dag"
 SLASH = r"@{~/~}"  # bold digits are wider than S reserves; a thin space would let them touch the slash
+LATEX = HTML.overlay(  # << >> and <% %>, because braces are LaTeX's own
+    block_start_string="<%",
+    block_end_string="%>",
+    variable_start_string="<<",
+    variable_end_string=">>",
+    comment_start_string="<#",
+    comment_end_string="#>",
+    autoescape=False,
+)
 ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
@@ -28,7 +37,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
     marks = legend(grid, partial=_superscript(DAGGER), missing="---")
-    return jinja.LATEX.get_template("table.tex").render(
+    return LATEX.get_template("table.tex").render(
         grid=grid,
         fit=FIT,
         name=table.name,

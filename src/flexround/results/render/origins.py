@@ -11,8 +11,7 @@ from flexround.errors import SettingsError
 from flexround.io import artifacts
 from flexround.results.grid import Entry
 from flexround.results.render import words
-from flexround.results.render.html import told
-from flexround.results.render.jinja import bar
+from flexround.results.render.html import bar, told
 from flexround.results.render.overview import Standing
 from flexround.settings import layout, outputs, user_rows
 from flexround.settings.layout import Run

@@ -18,7 +18,7 @@ from flexround.results.paper_numbers import SETTING
 from flexround.results.render import curves, leads, origins, words
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import svg
-from flexround.results.render.jinja import bar, link
+from flexround.results.render.html import bar, link
 from flexround.results.render.overview import Standing
 from flexround.results.table_csv import number
 from flexround.settings.plan import Plan

@@ -10,8 +10,8 @@ from flexround.results import frames, published_results, ranking
 from flexround.results.claims import verdicts
 from flexround.results.claims.verdicts import FAILS, NOT_RUN, JudgedClaim, Judgement
 from flexround.results.paper_numbers import Erratum
-from flexround.results.render import jinja, origins, overview, pictures, words
-from flexround.results.render.jinja import link
+from flexround.results.render import html, origins, overview, pictures, words
+from flexround.results.render.html import link
 from flexround.results.render.overview import Standing, standing
 from flexround.settings import user_rows
 from flexround.settings.layout import Run
@@ -50,7 +50,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     complete, unmade = plan.complete_tables(), [s for s in standings if not s.grid]
     figures = {number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)}
     found = origins.sheets(root, plan, standings, own)
-    return jinja.HTML.get_template("report.html").render(
+    return html.HTML.get_template("report.html").render(
         scale=plan.scale,
         given=user_rows.given_as(plan.scale.name, root),
         standings=standings,
