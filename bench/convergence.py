@@ -19,7 +19,7 @@ from flexround.io import artifacts
 from flexround.jobs import resolve
 from flexround.jobs.runs import EvaluateJob, ReconstructJob
 from flexround.machine import memory
-from flexround.regress import convergence
+from flexround.regress import checked_runs
 from flexround.results import paired
 from flexround.results.evaluated import read_run
 from flexround.settings import layout
@@ -58,15 +58,15 @@ def finished(scale: str) -> list[Run]:
 
 def ratios(runs: list[Run]) -> None:
     """Print the largest ratio of hard to soft error of each rounding, then all blocks above the limit."""
-    every: dict[str, list[convergence.Unit]] = {}
+    every: dict[str, list[checked_runs.Unit]] = {}
     for run in runs:
         rounding = artifacts.read_json(Path(layout.quantized_dir(run)) / "manifest.json")["recipe"]["rounding"]
-        every.setdefault(rounding, []).extend(convergence.units(run, RESULTS))
+        every.setdefault(rounding, []).extend(checked_runs.units(run, RESULTS))
     for rounding, units in every.items():
         if units:
             worst = max(units, key=lambda unit: unit.ratio)
             print(f"{rounding}: {len(units)} blocks of {len({u.run for u in units})} runs; largest: {worst}")
-    for unit in convergence.unconverged(itertools.chain(*every.values())):
+    for unit in checked_runs.unconverged(itertools.chain(*every.values())):
         print(f"not converged: {unit}")
 
 

@@ -29,6 +29,7 @@ include_patterns = [
 html_theme = "furo"
 html_title = project
 html_static_path = ["static"]
+html_extra_path = ["made/extra"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_math_renderer = "mathml"
@@ -54,7 +55,6 @@ docs/quick-start
 docs/one-number
 docs/results
 docs/made/tables
-docs/made/ranking
 ```
 
 ```{toctree}

@@ -1,18 +1,18 @@
-"""Pages that are made when the site is built: tables, ranking, hyper-parameters, and the reference from docstrings."""
+"""Pages that are made when the site is built: reports, hyper-parameters, and the reference from docstrings."""
 
 import importlib
 import pkgutil
 import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import flexround
-from flexround.results import paper_numbers, published_results, ranking, typed_csv
-from flexround.results.render import markdown, table_page, words
+from flexround.results import published_results
+from flexround.results.render import markdown, report_page
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
-from flexround.settings.params import Params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper
 
@@ -28,43 +28,31 @@ ROOMS = {
 def write(directory: Path) -> None:
     """Write all made pages into a directory of their own."""
     shutil.rmtree(directory, ignore_errors=True)
-    for name, text in {**tables(), **ranked(), **hyper_parameters(), **reference()}.items():
+    (directory / "extra").mkdir(parents=True)
+    for name, text in {**tables(directory / "extra"), **hyper_parameters(), **reference()}.items():
         path = directory / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def tables() -> dict[str, str]:
-    """Return a page for each table, the paper's first, and one that lists them."""
-    scales: dict[str, dict[int, list[Params]]] = {"table": {}}
-    for path in sorted((PARAMS / "scales").glob("*.yaml")):
-        params = load_params(path.stem)
-        for number in Plan(params).complete_tables():
-            scales.setdefault(params.scale.shows.tables, {}).setdefault(number, []).append(params)
-    bold = paper_numbers.load_bold()
-    pages = {
-        f"tables/{series}{number}": table_page.page(number, made_at, bold, ROOT)
-        for series, of_series in scales.items()
-        for number, made_at in sorted(of_series.items())
-    }
-    about = "For each the paper's numbers, those that this repository publishes, and how the paper's claims fare."
-    return {"tables": f"# Tables\n\n{about}\n\n{_contents(pages)}", **pages}
-
-
-def ranked() -> dict[str, str]:
-    """Return the page that ranks the roundings, over the tables of each scale whose ranking is published."""
-    parts = ["# Which rounding is best?\n\n[How cells are counted](../statistics.md#which-method-is-best)."]
-    header = ["cells", "method", "unbeaten, %", "number", "leads", "shares", "loses", "left out"]
-    for path in sorted((PARAMS / "scales").glob("*.yaml")):
-        scale = load_params(path.stem).scale
-        file = published_results.DIRECTORY / published_results.published_name(scale, "ranking.csv")
-        lines = [line for line in typed_csv.load_made(ROOT / file, ranking.Line) if line.scale == scale.name]
-        rows = [[line.group, markdown.escape(line.method), *map(str, line[3:-1])] for line in lines]
-        if rows:
-            parts.append(
-                f"## Scale {scale.name}\n\n{words.scale_note(scale)}\n\n{markdown.table(header, rows, texts=2)}"
-            )
-    return {"ranking": "\n\n".join(parts) + "\n"}
+def tables(directory: Path) -> dict[str, str]:
+    """Write the report of all that is published at each scale, and return the page that lists them."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "results").mkdir()
+        (root / "results/reference").symlink_to(ROOT / published_results.DIRECTORY)
+        for path in sorted((PARAMS / "scales").glob("*.yaml")):
+            plan = Plan(load_params(path.stem))
+            files = (f"{table.name}.csv" for table in plan.params.tables.values())
+            if any(published_results.find_published(root, plan.scale, name) for name in files):
+                file = f"report-{path.stem}.html"
+                (directory / file).write_text(report_page.render(root, plan))
+                rows.append(
+                    f'* <a href="../../{file}">Scale {path.stem}</a>: {markdown.escape(plan.scale.description)}'
+                )
+    about = "Reports of what this repository publishes: tables beside the paper's numbers, ranking, claims, plots."
+    return {"tables": f"# Tables\n\n{about}\n\n" + "\n".join(rows) + "\n"}
 
 
 def hyper_parameters() -> dict[str, str]:

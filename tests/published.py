@@ -17,7 +17,7 @@ from dvc.repo import Repo
 from project_copy import copy
 
 from flexround.io.artifacts import read_json, write_json, write_manifest
-from flexround.results import cells, grid, paper_numbers, table_csv
+from flexround.results import cells, frames, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.render import html, latex
 from flexround.settings import layout
@@ -28,7 +28,7 @@ from flexround.tools.verify import served
 
 COPIED = ("Makefile", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots")  # beside what a run needs
 MAKE = ("make", "-o", ".venv/installed", "SCALE=smoke.yaml")
-CLAIMS = ("claims.csv", "claims.html", "errata.csv", "ranking.csv")
+CLAIMS = ("claims.csv", "errata.csv", "ranking.csv")
 SOURCE = "mini-ptb"  # a file of the project, of which the data could be made
 TABLE = ("table10.csv", "table10.tex", "table10.html")
 
@@ -158,11 +158,10 @@ def publish(root):
         write_result(root, directory, number)
     table, recipes = plan.params.tables[10], plan.params.recipes.recipes
     found = cells.collect(table, Scope("smoke", recipes, 1, root / "results"))
-    text = table_csv.to_csv(found, paper_numbers.load(), table, plan.scale)
+    frame = table_csv.of_cells(found, paper_numbers.load(), table, plan.scale)
+    text, shown = frames.text(frame), grid.of(frame)
     made = dict.fromkeys(("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png"), "figure\n")
-    made |= dict(
-        zip(TABLE, (text, *(r(grid.read(text), table, plan.scale) for r in (latex.render, html.render))), strict=True)
-    )
+    made |= dict(zip(TABLE, (text, *(r(shown, table, plan.scale) for r in (latex.render, html.render))), strict=True))
     for name, content in (made | dict.fromkeys(CLAIMS, "claim\n")).items():
         for directory in ("results", "results/smoke"):
             (root / directory / name).write_text(content)

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from flexround.io import artifacts
 from flexround.jobs.tables import settings_of
 from flexround.metrics import of
-from flexround.results import cells, evaluated, paper_numbers, sample_sizes, table_csv
+from flexround.results import cells, evaluated, frames, paper_numbers, sample_sizes, table_csv
 from flexround.results.cells import Scope
 from flexround.results.claims.verdicts import Judgement
 from flexround.settings.layout import PARAMS, Run
@@ -110,13 +110,13 @@ def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray]) -> str:
     for run, metrics in runs.items():
         write_run(root, run, scores[run.recipe], metrics)
     found = cells.collect(table, Scope("mini", dict.fromkeys(scores, Recipe()), 1, root))
-    return table_csv.to_csv(found, paper_numbers.load(), table, scale())
+    return frames.text(table_csv.of_cells(found, paper_numbers.load(), table, scale()))
 
 
 def make(root: Path, comparable: bool = False, seeds: int = 1, value: float = 70.0, table: Table = TABLE) -> str:
     """Return the CSV of a table from the runs under ``root``."""
     found = cells.collect(table, Scope(scale(comparable).name, RECIPES, seeds, root))
-    return table_csv.to_csv(found, numbers(table, value), table, scale(comparable))
+    return frames.text(table_csv.of_cells(found, numbers(table, value), table, scale(comparable)))
 
 
 def entry(text: str, recipe: str, metric: str = "top1") -> dict[str, str]:
@@ -133,7 +133,7 @@ def complete(root: Path, name: str = "mini") -> None:
 def claims_csv(text: str) -> str:
     """Return lines of ``claims.csv`` of which some columns are given, of the claim ``s1-learnable`` if none is."""
     lines = csv.DictReader(text.splitlines())
-    return table_csv.write(({"claim": "s1-learnable"} | line for line in lines), Judgement._fields)
+    return frames.text(frames.made(({"claim": "s1-learnable"} | line for line in lines), Judgement._fields))
 
 
 def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Cell], dict[paper_numbers.Key, float]]:
@@ -144,4 +144,6 @@ def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Ce
 def settings_csv(number: int, params: Params) -> str:
     """Return the CSV of a shipped table of settings."""
     table = params.tables[number]
-    return table_csv.settings_csv(settings_of(Plan(params), table), paper_numbers.load(), table, params.scale)
+    return frames.text(
+        table_csv.of_settings(settings_of(Plan(params), table), paper_numbers.load(), table, params.scale)
+    )

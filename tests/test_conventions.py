@@ -12,7 +12,7 @@ from published import Clone, copy_names
 from table_runs import loaded
 
 from flexround.results import published_results
-from flexround.results.summary import summarise
+from flexround.results.table_csv import summarise
 from flexround.settings.plan import CONFIG_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent

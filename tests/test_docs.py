@@ -18,7 +18,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_scripts_exist_and_programs_that_make_installs_are_found(page):
+def test_links_and_scripts_exist_and_programs_are_found(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert "://" in target or (page.parent / target).exists(), target

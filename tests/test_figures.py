@@ -64,7 +64,7 @@ def test_figure5_reaches_far_and_its_title_is_whole() -> None:
     assert 0 <= title.x0 < title.x1 <= figure.bbox.x1
 
 
-def test_figure6_has_a_row_for_each_model_and_one_vertical_axis_in_it() -> None:
+def test_figure6_has_a_row_and_one_vertical_axis_for_each_model() -> None:
     methods = ["AdaRound", "AdaQuant", "FlexRound"]
     figure = draw([shifts(model, method=method) for model in ("A", "B") for method in methods], "Grid shifts", "mini")
     for row in (figure.axes[:3], figure.axes[3:]):
@@ -72,7 +72,7 @@ def test_figure6_has_a_row_for_each_model_and_one_vertical_axis_in_it() -> None:
         assert [axes.get_title().split(":")[0] for axes in row] == methods
 
 
-def test_lines_of_sizes_stand_beside_the_paper_and_state_their_seeds() -> None:
+def test_lines_of_sizes_stand_beside_the_paper_with_their_seeds() -> None:
     points = [curves.of_seeds("ours", "B + X", "32", [60.0, 64.0]), CurvePoint("the paper", "B + Y", "32", 63.93, 0.2)]
     figure = curves.draw(points, SIZES, "Sizes", "mini")
     assert [axes.lines[0].get_ydata()[0] for axes in figure.axes] == [62.0, 63.93]
@@ -81,7 +81,7 @@ def test_lines_of_sizes_stand_beside_the_paper_and_state_their_seeds() -> None:
         assert curves.seeds([[60.0] * count for count in counts]).endswith(expected)
 
 
-def test_an_svg_links_its_points_follows_the_theme_and_is_the_same_every_time() -> None:
+def test_an_svg_links_its_points_and_is_the_same_every_time() -> None:
     points = [
         CurvePoint("net", "A", at, 70.0, 1.0, sheet) for at, sheet in (("4/4", "3.0"), ("3/3", "3.1"), ("2/2", ""))
     ]

@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import io
 import json
 import re
 import shutil
@@ -16,7 +17,7 @@ from tensors import randn
 
 from flexround.errors import SettingsError
 from flexround.models import blocks as protocol
-from flexround.results import cells, grid, paper_numbers, table_csv
+from flexround.results import cells, frames, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.render import html, latex, terminal
 from flexround.settings import user_rows
@@ -65,7 +66,7 @@ def mistakes(mini, home, **changes):
 # what is added
 
 
-def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_rendering_shows_it(mini, home):
+def test_an_own_row_competes_and_every_rendering_shows_it(mini, home):
     """The user's row has 930 of 1000 right, every other one 900, and no published numbers or empty brackets."""
     params = merged(mini, home)
     table = params.tables[2]
@@ -73,7 +74,7 @@ def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_render
     for run in Plan(params).table_runs(2):
         table_runs.write_run(home / "results", run, scores[run.recipe], table_runs.METRICS)
     found = cells.collect(table, Scope("mini", params.recipes.recipes, 1, home / "results"))
-    made = table_csv.to_csv(found, paper_numbers.load(), table, params.scale)
+    made = frames.text(table_csv.of_cells(found, paper_numbers.load(), table, params.scale))
     lines = list(csv.DictReader(made.splitlines()))
     own = [line for line in lines if line["recipe"] == NUDGE]
     names = ("row", "method", "bits", "value", "published", "delta", "status")
@@ -85,7 +86,7 @@ def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_render
     assert {line["rival"] for line in lines if line["bits"] == "4/32" and line not in own} == {"B + Nudge"}
     assert {line["rival"] for line in lines if line["bits"] == "3/32"}.isdisjoint({"B + Nudge"})
 
-    shown = (grid.read(made), table, params.scale)
+    shown = (grid.load(io.StringIO(made)), table, params.scale)
     page, tex, text = html.render(*shown), latex.render(*shown), terminal.render(*shown)
     assert all("B + Nudge" in rendering for rendering in (page, tex, text))
     assert "93.00" in tex.partition("B + Nudge")[2].partition("\\\\")[0]
@@ -107,7 +108,7 @@ def test_rows_like_any_rounding_have_the_name_of_the_own_one(home, like):
 
 
 @pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 35)])
-def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_settings_but_its_rules(home, scale, count):
+def test_a_rounding_like_flexround_has_its_rows_and_settings(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
     params = user_rows.merge(project, file)
     added = 0
@@ -294,20 +295,20 @@ def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, tmp_
     assert work.metrics(*run)["n_examples"] == {"top1": 100, "top5": 100}
 
 
-def test_a_scale_file_describes_its_own_table_of_which_nothing_is_published(tmp_path):
+def test_a_scale_file_describes_its_own_unpublished_table(tmp_path):
     plan = Plan(load_params(str(ROOT / "examples/squeezenet/squeezenet.yaml")))
     table = plan.params.tables[1]
     assert (table.name, plan.complete_tables()) == ("squeezenet1", [1])
     for count, run in enumerate(plan.table_runs(1)):
         table_runs.write_run(tmp_path, run, table_runs.hits(900 + count), ["top1"])
     found = cells.collect(table, Scope("squeezenet", plan.params.recipes.recipes, 1, tmp_path))
-    text = table_csv.to_csv(found, {}, table, plan.scale)
+    text = frames.text(table_csv.of_cells(found, {}, table, plan.scale))
     rows = list(csv.DictReader(text.splitlines()))
     computed = [("Full-precision", "90.00"), ("RTN", "90.10"), ("B + AdaRound", "90.20")]
     assert [(row["method"], row["value"]) for row in rows] == [*computed, ("B + FlexRound (Ours)", "90.30")]
     assert {(row["published"], row["status"]) for row in rows} == {("", "computed")}
     for comparable in (True, False):
-        shown = grid.read(text), table, plan.scale.model_copy(update={"comparable": comparable})
+        shown = grid.load(io.StringIO(text)), table, plan.scale.model_copy(update={"comparable": comparable})
         assert terminal.render(*shown).startswith("Table squeezenet1: ours. ")
         assert not re.search(r"\((None)?\)", html.render(*shown) + latex.render(*shown) + terminal.render(*shown))
 

@@ -55,7 +55,7 @@ def load_params_of(text, folder):
     return load_params(str(folder / "own.yaml"))
 
 
-def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp_path, monkeypatch):
+def test_image_folder_text_and_hugging_face_directory_get_tables(own, tmp_path, monkeypatch):
     monkeypatch.setattr(small, "write", lambda *_: False)  # nothing stands in for the data
     work = Work(own / "own.yaml", tmp_path)
     work.do("fetch", "qwen", out=layout.source_file("qwen"))
@@ -70,7 +70,7 @@ def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp
     assert artifacts.read_json(tmp_path / "results/sources/qwen.json")["sha256"] == sources.digest(own / "qwen3-tiny")
 
 
-def test_a_novel_keeps_its_lines_and_is_quantized_with_the_settings_of_texts(own):
+def test_a_novel_keeps_its_lines_and_has_the_settings_of_texts(own):
     text = "It was the end.\r\n\r\n    def f(x):\n\treturn x\n" * 5
     (own / "novel.txt").write_bytes(text.encode())
     rows = [row for split in ("train", "validation") for row in language.read(own / "novel.txt", "text", split)]
@@ -80,7 +80,7 @@ def test_a_novel_keeps_its_lines_and_is_quantized_with_the_settings_of_texts(own
     assert (novel.a_scheme, novel.head_bits, photos.a_scheme, photos.head_bits) == ("asymmetric", "low", "symmetric", 8)
 
 
-def test_an_edit_in_a_folder_is_another_job_and_another_hash_and_what_lies_in_the_way_is_refused(own, tmp_path):
+def test_an_edit_in_a_folder_is_another_job_and_another_hash(own, tmp_path):
     def fetched():
         work = Work(own / "own.yaml", tmp_path)
         record = work.do("fetch", "photos", out=layout.source_file("photos"), again=True)

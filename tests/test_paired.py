@@ -158,7 +158,7 @@ def test_the_error_over_seeds_is_that_of_repeated_experiments(of_seeds: float, o
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(leads), rel=0.15)
 
 
-def test_replicates_are_averaged_over_seeds_and_one_seed_meets_each_of_the_other_side() -> None:
+def test_replicates_are_averaged_and_one_seed_meets_each_other() -> None:
     rng = np.random.default_rng(5)
     ones, others = rng.random((3, 200)), rng.random((3, 200))
     sides = [[trial("replicates", values) for values in side] for side in (ones, others)]

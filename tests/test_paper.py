@@ -1,6 +1,7 @@
 """The document of all tables; the tables, figures and counts of the README and of docs/results.md."""
 
 import csv
+import io
 import os
 import re
 import shutil
@@ -14,11 +15,10 @@ from scipy.stats import false_discovery_control
 from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
-from flexround.results import cells, grid, ranking, sample_sizes, table_csv, typed_csv
+from flexround.results import cells, frames, grid, ranking, sample_sizes, table_csv
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE
 from flexround.results.render import document, figure_style, latex, leads, overview, terminal
-from flexround.results.table_csv import write
 from flexround.settings import validation
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
@@ -40,13 +40,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mini.mkdir(parents=True)
     for number, text in texts.items():
         (mini / f"table{number}.csv").write_text(text)
-        (mini / f"table{number}.tex").write_text(latex.render(grid.read(text), PLAN.params.tables[number], PLAN.scale))
+        (mini / f"table{number}.tex").write_text(
+            latex.render(grid.load(io.StringIO(text)), PLAN.params.tables[number], PLAN.scale)
+        )
     drawn = figure_style.new_figure(2, 1, "dot", "mini")
     figure_style.save(drawn, mini / "figure3.pdf", mini / "figure3.png")
     return root
 
 
-def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
+def test_the_document_is_in_order_and_names_what_is_missing(root):
     assert sorted(ITEMS) == sorted(NAMES)
     tables = [item for item in ITEMS if item.startswith("table")]
     assert tables == sorted(tables, key=lambda name: int(name.removeprefix("table")))
@@ -69,7 +71,7 @@ def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
     assert r"\setlength{\belowcaptionskip}{6pt}" in above, "a plain article has none: its captions stand below"
 
 
-def test_tables_that_were_not_computed_are_those_published_and_say_so(root, tmp_path):
+def test_the_document_shows_published_tables_and_says_so(root, tmp_path):
     (tmp_path / "work/results").mkdir(parents=True)
     (tmp_path / "work/results/mini").symlink_to(root / "results/mini")
     (tmp_path / "work/results/reference").symlink_to(ROOT / "results/reference")
@@ -115,7 +117,7 @@ def test_pages_show_what_is_published(tmp_path, part, scale, name):
     assert again == (ROOT / name).read_text(), f"run: make {part}"
 
 
-def test_the_readme_and_the_page_of_results_say_what_is_published():
+def test_readme_and_results_say_what_is_published():
     readme, results = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/results.md"))
     mini, real = (
         verdicts.against_adaround(verdicts.load(REFERENCE / name, loaded(scale).scale))
@@ -140,7 +142,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     ) in readme
     assert f"makes {len(real)} comparisons of FlexRound with AdaRound" in results
     assert f"corrected for all {sum(asked.values())} comparisons that the claims make there" in results
-    alone = false_discovery_control([line.p_value for line in real])
+    alone = false_discovery_control([float(line.p_value) for line in real])
     worse = [(line, p < 0.05) for line, p in zip(real, alone, strict=True) if line.outcome == "worse"]
     assert len(worse) == 5
     assert all(decided for _, decided in worse)
@@ -150,7 +152,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
         f"in {found.count('holds')} of its {len(found)} comparisons with AdaRound there (tables 5, 23 and 24)"
         in results
     )
-    ranked = typed_csv.load_made(REFERENCE / "ranking.csv", ranking.Line)
+    ranked = frames.load(REFERENCE / "ranking.csv", ranking.Line)
     ours, other = (next(each for each in ranked if each.method == name) for name in ("FlexRound", "AdaRound"))
     assert (
         f"[Of {ours.cells} cells](../results/reference/ranking.csv) it leads in {ours.leads} after correction for all "
@@ -165,7 +167,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     assert [line.outcome for line in images if line.outcome not in level] == [WORSE]
 
 
-def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
+def test_tables_of_real_follow_from_the_published_scores(tmp_path):
     """Byte for byte: values, spreads, standard errors, tests and claims, but for p adjusted with those of real3."""
     params = loaded("real")
     with tarfile.open(REFERENCE / "real-evaluated.tar.xz") as scores:
@@ -175,11 +177,11 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
         scope = cells.Scope("real", params.recipes.recipes, 3 if number in (1, 2, 4) else 1, tmp_path)
         places[table.place] = verdicts.Place(cells.collect(table, scope), {})
         if number != 3 and (REFERENCE / f"{table.name}.csv").exists():
-            text = table_csv.to_csv(places[table.place].cells, {}, table, params.scale)
+            text = frames.text(table_csv.of_cells(places[table.place].cells, {}, table, params.scale))
             assert text == (REFERENCE / f"{table.name}.csv").read_text()
             (tmp_path / f"real/{table.name}.csv").write_text(text)
     claims = validation.load(specs.Claims, params.scale.claims_file)
-    text = verdicts.to_csv(verdicts.compare(claims.claims, places), {}, claims)
+    text = frames.text(verdicts.judged(verdicts.compare(claims.claims, places), {}, claims))
     texts = (text, (REFERENCE / "real-claims.csv").read_text())
     others = ("real 3", "real 9")  # the latter is not computed yet
     made, published = (
@@ -195,7 +197,7 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():
-    found = grid.read((ROOT / "results/reference/table3.csv").read_text())
+    found = grid.load(ROOT / "results/reference/table3.csv")
     printed = terminal.render(found, PLAN.params.tables[3], PLAN.scale)
     shown = re.search(r"depend on the CPU\):\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())[1]
     lines = [line.strip() for line in shown.splitlines()]
@@ -215,7 +217,7 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 """)
 
 
-def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn_each_cell_once(root, tmp_path):
+def test_the_status_stands_between_its_markers_beside_the_leads(root, tmp_path):
     page, claims, figure = tmp_path / "README.md", root / "results/mini/claims.csv", tmp_path / "f/leads.png"
     begin, end = stage.MARKERS["status"]
     page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
@@ -249,14 +251,14 @@ def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn
 
 def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
     lines = ({"table": 3, "row": row, "group": 1, "best": 0, "delta": d} for row, d in enumerate(("0.10", "-9.00"), 1))
-    made = grid.read(write(lines))
+    made = grid.of(frames.made(lines, grid.Entry._fields))
     comparable = PLAN.scale.model_copy(update={"comparable": True})
     text = stage.status_table([overview.Standing(PLAN.params.tables[3], made)], comparable)
     assert "| FlexRound best | farthest from the paper |" in text
     assert "| -- | -9.00 |" in text
 
 
-def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it_is_there(tmp_path):
+def test_evidence_names_the_best_and_shows_a_figure_that_exists(tmp_path):
     page, figure = tmp_path / "README.md", tmp_path / "bits.png"
     page.write_text("\n".join(["a", *stage.MARKERS["evidence"], "b"]))
 
@@ -266,11 +268,11 @@ def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it
     with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
         shown()
     lines = [line | {"best": 0} for line in csv.DictReader((REFERENCE / "real1.csv").read_text().splitlines())]
-    (tmp_path / "real1.csv").write_text(write(lines))
+    (tmp_path / "real1.csv").write_text(frames.text(frames.made(lines, lines[0])))
     assert "No value is the best of its column" in shown()
     assert "![" not in page.read_text()
     figure.write_bytes(b"figure")
-    (tmp_path / "real1.csv").write_text(write([*lines[:-1], lines[-1] | {"best": 1}]))
+    (tmp_path / "real1.csv").write_text(frames.text(frames.made([*lines[:-1], lines[-1] | {"best": 1}], lines[0])))
     assert "Bold: best of its column" in shown()
     assert page.read_text().count(f"**{lines[-1]['value']}** |") == 1
     assert "![Accuracy against bits](bits.png)" in page.read_text()

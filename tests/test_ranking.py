@@ -14,7 +14,7 @@ from visible_text import visible
 
 from flexround.jobs import resolve
 from flexround.jobs import tables as job
-from flexround.results import cells, ranking, typed_csv
+from flexround.results import cells, frames, ranking
 from flexround.results.render import report_page
 from flexround.settings import user_rows
 from flexround.settings.layout import ROOT, Run
@@ -32,12 +32,12 @@ def outcomes(root: Path, seeds: int = 1) -> dict[str, str]:
     return only
 
 
-def test_the_best_by_more_than_the_noise_leads_and_the_others_lose(tmp_path: Path) -> None:
+def test_the_best_by_more_than_the_noise_leads_and_others_lose(tmp_path: Path) -> None:
     complete(tmp_path)  # strong gets 40 of 1000 more than weak; third is far behind
     assert outcomes(tmp_path) == {"Weak": "loses", "Strong": "leads", "Third": "loses"}
 
 
-def test_what_no_method_is_better_than_shares_the_lead_once_p_is_adjusted(tmp_path: Path) -> None:
+def test_unbeaten_methods_share_the_lead_once_p_is_adjusted(tmp_path: Path) -> None:
     for recipe, count in zip(TRIO, (700, 706, 703), strict=True):  # p: 0.0313, 0.25 and 0.25
         write(tmp_path, recipe, hits(count))
     found = cells.collect(TABLE, scope(tmp_path))
@@ -59,12 +59,12 @@ def test_the_lower_perplexity_leads(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
         fill(Path("results"), OF_RUNS["table05"], Q_W8A8)
         show.ranking(Namespace(job=Path(resolve.job(Plan(loaded("mini")), "ranking").file)))
-        lines = typed_csv.load_made(Path("results/mini/ranking.csv"), ranking.Line)
+        lines = frames.load(Path("results/mini/ranking.csv"), ranking.Line)
     (first, last) = [line for line in lines if line.group == "Language modelling"]
     assert (first.method, first.leads, last.method, last.loses) == ("AdaRound", 12, "FlexRound", 12)
 
 
-def test_a_missing_seed_or_scores_that_are_not_there_leave_a_cell_out(tmp_path: Path) -> None:
+def test_a_missing_seed_or_missing_scores_leave_a_cell_out(tmp_path: Path) -> None:
     complete(tmp_path)
     left_out = dict.fromkeys(("Weak", "Strong", "Third"), "left_out")
     assert outcomes(tmp_path, seeds=2) == left_out
@@ -72,15 +72,15 @@ def test_a_missing_seed_or_scores_that_are_not_there_leave_a_cell_out(tmp_path: 
     run = Run("mini", "imagenet", "net", "third", 0)
     write_arrays(tmp_path, run, dict.fromkeys(("top1", "top5"), hits(100)), kind="predictions")
     assert outcomes(tmp_path) == left_out
-    text = ranking.to_csv(cells.collect(TABLE, scope(tmp_path)), ENTRANTS, "mini")
+    text = frames.text(ranking.rank(cells.collect(TABLE, scope(tmp_path)), ENTRANTS, "mini"))
     assert text.splitlines()[1] == "all,all,Strong,,0,0,0,0,1,mini"
 
 
-def test_a_cell_counts_once_by_its_first_metric_and_the_ranking_is_sorted(tmp_path: Path) -> None:
+def test_a_cell_counts_once_and_the_ranking_is_sorted(tmp_path: Path) -> None:
     complete(tmp_path)
     found = cells.collect(TABLE, scope(tmp_path))
     again = [dataclasses.replace(cell, key=cell.key._replace(table=98)) for cell in found]
-    lines = list(csv.reader(ranking.to_csv([*found, *again], ENTRANTS, "mini").splitlines()))
+    lines = list(csv.reader(frames.text(ranking.rank([*found, *again], ENTRANTS, "mini")).splitlines()))
     assert lines[0] == list(ranking.Line._fields)
     assert [line[:2] for line in lines[1::3]] == [["all", "all"], ["family", "ImageNet"], ["setting", "B W4"]]
     assert lines[1] == ["all", "all", "Strong", "100.0", "1", "1", "0", "0", "0", "mini"]
@@ -144,9 +144,9 @@ def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:
     assert "make results/ranking.csv SCALE=mini" in report_page.render(tmp_path, plan)
     complete(tmp_path / "results")
     path = tmp_path / "results/mini/ranking.csv"
-    path.write_text(ranking.to_csv(cells.collect(TABLE, scope(tmp_path / "results")), ENTRANTS, "mini"))
+    path.write_text(frames.text(ranking.rank(cells.collect(TABLE, scope(tmp_path / "results")), ENTRANTS, "mini")))
     page = report_page.render(tmp_path, plan)
     assert re.search(r'<tr data-family="ImageNet">\s*<td[^>]*>ImageNet</td>\s*<td[^>]*>Strong</td>', page)
     assert "What leads on small networks may not lead on large ones." in visible(page)
-    shown = readme.ranking_table(typed_csv.load_made(path, ranking.Line)).splitlines()
+    shown = readme.ranking_table(frames.load(path, ranking.Line)).splitlines()
     assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in shown

@@ -11,12 +11,11 @@ from stage_calls import exit_code
 from table_runs import SPECS, hits, loaded
 
 from flexround.errors import InputError
-from flexround.regress import checked_runs, compare, tolerances
-from flexround.regress.compare import Number
-from flexround.results import cells, paper_numbers, published_results, table_csv
+from flexround.regress import checked_runs, tolerances
+from flexround.results import cells, frames, paper_numbers, published_results, table_csv
 from flexround.results.cells import Scope
+from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
-from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run, quantized_dir
 from flexround.settings.plan import Plan
 from flexround.tools import reference, regress
@@ -34,11 +33,14 @@ def settings_read_once(monkeypatch):
 
 
 def number(value, n_examples=1000):
-    return Number(Printed(value) if value else None, n_examples, RUN)
+    """Return a cell of table 12."""
+    facts = KEY._asdict() | vars(RUN) | {"group": 1, "best": 0, "value": value, "n_examples": str(n_examples)}
+    (made,) = frames.lines(frames.made([facts], Entry._fields), Entry)
+    return made
 
 
 def moved(found, tolerance=0.5, reference="70.00"):
-    return compare.moved({KEY: found}, {KEY: number(reference)}, {KEY: tolerance})
+    return tolerances.moved([found], [number(reference)], {KEY: tolerance})
 
 
 @pytest.mark.parametrize(
@@ -51,13 +53,13 @@ def moved(found, tolerance=0.5, reference="70.00"):
         ("70.00", 999, "on 999 test examples, reference on 1000"),
     ],
 )
-def test_a_cell_that_moves_in_either_direction_is_reported_with_its_manifest(value, n_examples, reason):
+def test_a_cell_that_moves_either_way_is_reported(value, n_examples, reason):
     found = [regress.report(line, MINI) for line in moved(number(value, n_examples))]
     cell = "table 12, row 2 (Q + AdaRound 8/8), column BERT-Base, f1"
     manifest = "results/mini/quantized/squad/bert-base/q-adaround-w8a8/seed0/manifest.json"
     assert found == ([f"{cell}: {reason}; {manifest}"] if reason else [])
     with pytest.raises(InputError, match=r"lacks number or tolerance of 1 cells.*Q \+ AdaRound"):
-        compare.moved({KEY: number(value)}, {}, {})
+        tolerances.moved([number(value)], [], {})
 
 
 # tolerances
@@ -68,10 +70,10 @@ def test_a_cell_that_moves_in_either_direction_is_reported_with_its_manifest(val
     [
         ({}, True, 1.4, "test set"),
         ({}, False, 0.3, "pair with its rival"),
-        ({"lead_stderr": None}, False, 0.1, "pair with its rival"),
-        ({"lead_stderr": 1.5}, False, 1.4, "pair with its rival"),
-        ({"n_seeds": 3}, True, 2.0, "own 3 seeds"),
-        ({"n_examples": None}, True, 0.0, "setting"),
+        ({"lead_stderr": ""}, False, 0.1, "pair with its rival"),
+        ({"lead_stderr": "1.50"}, False, 1.4, "pair with its rival"),
+        ({"n_seeds": "3"}, True, 2.0, "own 3 seeds"),
+        ({"n_examples": ""}, True, 0.0, "setting"),
     ],
 )
 def test_a_new_cell_gets_a_tolerance(entry, changes, trained, sd, source):
@@ -83,9 +85,8 @@ def test_a_new_cell_gets_a_tolerance(entry, changes, trained, sd, source):
 @pytest.fixture
 def entry(tmp_path):
     squad(tmp_path)
-    return compare.read_entries(tmp_path / "mini/table12.csv")[1]._replace(
-        n_seeds=1, spread=4.0, stderr=1.4, lead_stderr=0.3
-    )
+    made = frames.load(tmp_path / "mini/table12.csv", Entry)[1]
+    return made._replace(n_seeds="1", spread="4.00", stderr="1.40", lead_stderr="0.30")
 
 
 def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):
@@ -98,7 +99,7 @@ def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):
                     right = dict.fromkeys(("f1", "em"), hits(count + 10 * seed))
                     table_runs.write_arrays(root, run, right, "predictions", stderr=dict.fromkeys(right, 1.4))
     found = cells.collect(SPECS["table12"], Scope(scale, MINI.recipes.recipes, shown, root))
-    text = table_csv.to_csv(found, paper_numbers.load(), SPECS["table12"], table_runs.scale())
+    text = frames.text(table_csv.of_cells(found, paper_numbers.load(), SPECS["table12"], table_runs.scale()))
     (root / scale / "table12.csv").write_text(text)
 
 
@@ -110,7 +111,7 @@ def made(root, **options):
     return {(line["method"], line["column"]): line for line in lines}
 
 
-def test_a_known_tolerance_stays_also_when_its_row_moves_or_its_table_is_not_made_again(tmp_path):
+def test_a_known_tolerance_stays_when_its_row_moves(tmp_path):
     squad(tmp_path)
     made(tmp_path)
     path = tmp_path / "reference/tolerances.csv"
@@ -128,18 +129,18 @@ def test_a_table_of_other_evaluations_is_no_reference(tmp_path):
         made(tmp_path)
 
 
-def test_a_reference_says_at_which_commit_when_and_where_it_was_made(tmp_path):
+def test_a_reference_says_how_when_and_where_it_was_made(tmp_path):
     results = tmp_path / "results"
     squad(results)
     facts = {"commit": "c" * 40, "date": "2026-11-28", "processor": "Xeon", "simd": "AVX512", "device": "CPU x86_64"}
     for path in results.glob("mini/evaluated/*/*/*/*/metrics.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": facts}))
     made(results)
-    expected = f"Made by `make results/table12.csv SCALE=mini`, 2026-11-28, at commit {'c' * 12}, on Xeon (AVX512)."
-    assert published_results.made(tmp_path, MINI.scale) == {"table12": expected}
+    expected = {"command": "make results/table12.csv SCALE=mini", "date": ["2026-11-28"], "machine": ["Xeon (AVX512)"]}
+    assert published_results.made(tmp_path, MINI.scale) == {"table12": expected | {"commit": ["c" * 40]}}
 
 
-def test_a_cell_that_another_kind_of_cpu_moves_further_gets_a_quarter_more(tmp_path):
+def test_a_cell_that_another_cpu_moves_further_gets_more_room(tmp_path):
     squad(tmp_path)
     before = made(tmp_path)
     elsewhere = tmp_path / "elsewhere"
@@ -154,7 +155,7 @@ def test_a_cell_that_another_kind_of_cpu_moves_further_gets_a_quarter_more(tmp_p
         assert lines[key] == before[key] | {"tolerance": "10.00", "source": "another kind of CPU"}
 
 
-def test_tables_of_more_seeds_than_the_scale_s_need_the_number_and_no_cell_may_be_missing(tmp_path):
+def test_more_seeds_need_the_number_and_no_cell_may_be_missing(tmp_path):
     squad(tmp_path, seeds=(0, 1, 2), shown=3)
     with pytest.raises(InputError, match="3 seeds, expected 1; make the table anew or give --seeds"):
         made(tmp_path)
@@ -197,7 +198,7 @@ def evaluated(root, recipe):
     return root / f"mini/evaluated/squad/bert-base/{recipe}/seed0/metrics.json"
 
 
-def test_runs_of_the_subset_are_compared_both_ways_and_a_missing_one_is_no_skip(place, capsys):
+def test_the_subset_is_compared_both_ways_none_may_be_missing(place, capsys):
     path = evaluated(place, "q-adaround-w8a8")
     content = json.loads(path.read_text())
     right = content["metrics"]["f1"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flexround.io import artifacts, sources
-from flexround.results import table_csv
+from flexround.results import frames
 from flexround.settings.layout import ROOT
 from flexround.settings.sources import Source
 
@@ -94,7 +94,7 @@ LINE_ENDS = ("\r", "\n", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029")
 )
 def test_a_spreadsheet_computes_nothing_that_stands_in_a_name(text, written):
     """A name is one line, too; numbers and other names stay as they are."""
-    assert list(csv.DictReader(io.StringIO(table_csv.write([{"a": text}], ["a"])))) == [{"a": written}]
+    assert list(csv.DictReader(io.StringIO(frames.text(frames.made([{"a": text}], ["a"]))))) == [{"a": written}]
 
 
 def test_installation_asks_for_hashes_of_the_installer_too():

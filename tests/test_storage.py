@@ -21,7 +21,7 @@ from stage_calls import exit_code
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.results import table_csv
+from flexround.results import frames
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -120,7 +120,7 @@ def damaged(path):
     path.write_bytes(content)
 
 
-def test_pulled_results_are_current_and_what_has_changed_since_is_not(pulled):
+def test_pulled_results_are_current_unless_changed_since(pulled):
     assert re.search(r"results/smoke: \d\d files checked", pulled.output)
     planned = pulled.planned()
     assert (planned["reconstruct"], planned["evaluate"], planned["tabulate"]) == (2, 2, 1)
@@ -128,7 +128,7 @@ def test_pulled_results_are_current_and_what_has_changed_since_is_not(pulled):
     assert pulled.planned() == {}
 
 
-def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
+def test_tables_are_made_of_pulled_results_without_computing(pulled):
     for name in TABLE:
         (pulled.root / "results/smoke" / name).unlink()
     done = pulled.snakemake("results/smoke/table10.csv")
@@ -140,7 +140,7 @@ def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
     assert [float(c["value"]) for c in cells if (c["recipe"], c["metric"], c["checkpoint"]) == CELL] == [expected]
 
 
-def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(published, tmp_path):
+def test_a_wrong_byte_in_the_remote_is_named_before_a_checkout(published, tmp_path):
     """Also where fetches were killed, while they copied and while they collected: the next pull misses nothing."""
     clone, whole = clone_of(published, tmp_path), names(published.root / ".dvc/cache/files")
     for killed in (KILLED_COPYING, KILLED_COLLECTING):
@@ -172,7 +172,7 @@ def test_a_wrong_byte_in_the_cache_is_named(published, pulled, monkeypatch, caps
 
 
 @pytest.mark.parametrize("md5", ["../../../victim", "/etc/hostname"])
-def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, tmp_path, monkeypatch, md5):
+def test_a_lock_that_is_not_dvcs_is_refused_and_kept(pulled, tmp_path, monkeypatch, md5):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(pulled.root / ".dvc", ".dvc")
     shutil.copy(pulled.root / "dvc.yaml", "dvc.yaml")
@@ -265,11 +265,11 @@ def test_every_number_of_a_table_is_verified(published, monkeypatch, changed):
     if path.suffix != ".csv":
         path.write_text(re.sub(r"(\d\d)\.\d", r"\1.0", text))
     elif changed == "row":
-        path.write_text(table_csv.write(line for line in lines if line["row"] != lines[-1]["row"]))
+        path.write_text(frames.text(frames.made((line for line in lines if line["row"] != lines[-1]["row"]), lines[0])))
     else:
         line = next(line for line in lines if line[changed])
         line[changed] = "1" if line[changed] != "1" else "0"
-        path.write_text(table_csv.write(lines))
+        path.write_text(frames.text(frames.made(lines, lines[0])))
     try:
         assert path in [place for place, _ in verify.untrue(results, params)]
     finally:
@@ -322,9 +322,9 @@ def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monke
     assert not (results / "records").exists()
 
 
-def test_a_pull_makes_the_copies_of_a_scale_with_a_series_of_its_own(tmp_path, monkeypatch):
+def test_a_pull_makes_the_copies_of_a_scale_with_a_series(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    results, made = Path("results/own"), ("own1.csv", "own1.tex", "figure1.png", "claims.html", "metrics.json")
+    results, made = Path("results/own"), ("own1.csv", "own1.tex", "figure1.png", "claims.csv", "metrics.json")
     for name in (*made, "data/a/rows.csv", f"records/{record_name('results/own/own1.csv')}"):
         artifacts.write_text(results / name, name)
     for name, scale in (("own1.csv", "own"), ("own1.tex", "another")):
@@ -337,7 +337,7 @@ def test_a_pull_makes_the_copies_of_a_scale_with_a_series_of_its_own(tmp_path, m
     assert copies == {name: name for name in expected}
 
 
-def test_a_pull_of_some_stages_leaves_the_records_of_other_results_alone(tmp_path, monkeypatch):
+def test_a_pull_of_some_stages_leaves_other_records_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     results, outputs = Path("results/own"), ("data/pulled", "data/local")
     for output in outputs:
@@ -378,7 +378,7 @@ def test_every_output_of_the_mini_scale_is_stored_once(published):
     assert made == set(verify.served(Plan(load_params("mini"))))
 
 
-def test_every_table_and_figure_is_a_stage_and_a_task_s_stage_makes_what_reads_it():
+def test_every_table_figure_and_task_is_a_stage_of_dvc():
     plan = Plan(load_params("mini"))
     found = stages()
     expected = [f"table@{n}" for n in plan.complete_tables()] + [f"figure@{n}" for n in plan.complete_figures()]

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import re
 import shutil
 import subprocess
@@ -32,11 +33,11 @@ SCORES = Q_W8A8 | {"b-adaround-w4": hits(800), "b-flexround-w4": hits(850)}
 
 def rendered(text: str, table: Table = TABLE, comparable: bool = False) -> tuple[str, str, str]:
     """Return a table in LaTeX, in HTML and for a terminal."""
-    made = grid.read(text)
+    made = grid.load(io.StringIO(text))
     return tuple(writer.render(made, table, scale(comparable)) for writer in (latex, html, terminal))
 
 
-def test_numbers_stand_beside_the_papers_and_their_noise_and_the_scale_is_named(tmp_path: Path) -> None:
+def test_numbers_stand_beside_the_papers_and_the_scale_is_named(tmp_path: Path) -> None:
     complete(tmp_path)
     fragment, page, shown = rendered(make(tmp_path))
     assert r"B + Strong & 4 / 32 & \bfseries 74.00 & \bfseries 74.00 \\" in fragment
@@ -59,7 +60,7 @@ def test_numbers_stand_beside_the_papers_and_their_noise_and_the_scale_is_named(
     assert shown.isascii()
 
 
-def test_html_of_a_comparable_scale_shows_differences_and_loads_nothing(tmp_path: Path) -> None:
+def test_html_of_a_comparable_scale_shows_differences(tmp_path: Path) -> None:
     complete(tmp_path, name="big")
     written = rendered(make(tmp_path, comparable=True), comparable=True)
     assert all("Scale: big, a test." in each for each in written), "its budgets may not be the paper's"
@@ -95,7 +96,7 @@ def test_a_spec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="5 in the CSV"):
         rendered(text, TABLE.model_copy(update={"groups": TABLE.groups[:1]}))
     with pytest.raises(InputError, match="made by another version; make it again"):
-        grid.read("a,b\n1,2\n")
+        grid.load(io.StringIO("a,b\n1,2\n"))
     for wrong in ({"row": 6}, {"row": 3, "column": "Net_19"}):
         with pytest.raises(SettingsError, match=f"errata: no row {wrong['row']}"):
             validate(Table, TABLE.model_dump() | {"errata": [wrong | {"text": "Wrong."}]}, "table99.yaml")
@@ -114,7 +115,7 @@ def test_captions_as_plain_text(written: str, shown: str) -> None:
     assert words.plain(written) == shown
 
 
-def test_sections_stand_in_the_middle_of_their_rows_and_rows_of_fewer_metrics_fill_their_columns(
+def test_sections_stand_in_the_middle_and_short_rows_are_filled(
     tmp_path: Path,
 ) -> None:
     fragment, page, shown = rendered(fill(tmp_path, OF_RUNS["table04"], SCORES), OF_RUNS["table04"])
@@ -162,7 +163,7 @@ def test_a_section_is_named_again_after_another_one() -> None:
     ],
     ids=["row", "cell"],
 )
-def test_an_erratum_stands_at_its_method_or_number_and_the_published_value_stays(
+def test_an_erratum_stands_at_its_number_which_stays(
     tmp_path: Path, name: str, marked: str, note: str, in_page: str
 ) -> None:
     fragment, page, _ = rendered(fill(tmp_path, OF_RUNS[name], SCORES), OF_RUNS[name])
@@ -190,7 +191,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     assert "Overfull" not in done.stdout, "a table is wider than the page: the lines of page.tex say which"
 
 
-def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_checkpoints_alone(
+def test_the_stage_writes_three_files_and_prints_selected_cells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = Plan(loaded("mini"), {"checkpoints": "resnet18-brecq"})
@@ -205,7 +206,7 @@ def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_check
     others = [line for line in lines if line["checkpoint"] != "resnet18-brecq"]
     assert {(line["status"], line["value"], line["n_seeds"]) for line in others} == {("not run", "", "0")}
     assert {line["status"] for line in lines if line not in others} == {"computed", "missing"}
-    read = grid.read(text)
+    read = grid.load(io.StringIO(text))
     assert sorted(path.name for path in made.glob("*.*")) == ["table2.csv", "table2.html", "table2.tex"]
     assert (made / "table2.tex").read_text() == latex.render(read, table, plan.scale)
     assert (made / "table2.html").read_text() == html.render(read, table, plan.scale)

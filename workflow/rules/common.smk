@@ -139,10 +139,7 @@ ANY = layout.Run("{scale}", "{task}", "{checkpoint}", "{recipe}", "{seed}")
 
 def of_claims(name, caption):
     """Return a file of the claims as Snakemake's report shows it."""
-    labels = {
-        "file": Path(name).stem,
-        "as": "page" if name.endswith(".html") else "numbers",
-    }
+    labels = {"file": Path(name).stem}
     return report(
         f"results/{{scale}}/{name}", caption=caption, category="Claims", labels=labels
     )

@@ -89,7 +89,6 @@ rule claims:
     output:
         claims=of_claims("claims.csv", caption="../report/claims.rst"),
         errata=of_claims("errata.csv", caption="../report/errata.rst"),
-        html=of_claims("claims.html", caption="../report/claims.rst"),
     log:
         text="logs/{scale}/claims.log",
         usage="logs/{scale}/claims.usage.json",
@@ -105,7 +104,7 @@ rule claims:
 PUBLISHED = {
     "table": [f"{SERIES}{{table}}.{kind}" for kind in ("csv", "tex", "html")],
     "figure": ["figure{figure}.pdf", "figure{figure}.png"],
-    "claims": ["claims.csv", "errata.csv", "claims.html"],
+    "claims": ["claims.csv", "errata.csv"],
     "ranking": ["ranking.csv"],
     "report": ["report.html"],
     "paper": ["paper.pdf"],

@@ -12,7 +12,6 @@ from flexround.errors import SettingsError, look_up
 from flexround.jobs.jobfile import Job, Plan, Planned, network
 from flexround.results import paper_numbers, sample_sizes
 from flexround.results.cells import Scope
-from flexround.results.claims import errata
 from flexround.results.claims.specs import Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
@@ -216,7 +215,7 @@ def claims(plan: Plan) -> Planned:
     job = ClaimsJob(
         **showing(plan, tables),
         tables=tables,
-        errata=errata.text(plan.scale.shows.published),
+        errata=paper_numbers.errata(plan.scale.shows.published),
         budgets=budgets(plan),
         claims=validation.load(Claims, plan.scale.claims_file),
         file=plan.scale.claims_file.name,

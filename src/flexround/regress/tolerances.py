@@ -1,4 +1,6 @@
-"""How far a cell may move from its reference: data, ``tolerances.csv``, and a rule for cells that have none yet.
+"""Which cells moved from their reference, and how far a cell may: ``tolerances.csv``, and a rule for new cells.
+
+A number that is too good has moved as well.
 
     tolerance = max(4 x sqrt(2) x sd, one test example or 0.01)
 
@@ -7,26 +9,40 @@ and sd itself is known from few runs.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from flexround.results.contests import EXACT
+from flexround.errors import InputError
 from flexround.results.grid import Entry
+from flexround.results.paired import EXACT
 from flexround.results.paper_numbers import Key
 
 SDS = 4.0
 DIGIT = 0.01  # the last one of a table
 SEEDS = 3  # from which the spread of a cell's own seeds counts
 MARGIN = 1.25  # of what another kind of CPU moved
+REMEDY = "make the reference first, see docs/determinism.md"
 
 
 class Tolerance(NamedTuple):
     """A line of the tolerances of a reference: standard deviation and tolerance of a cell, and where they are from."""
 
-    key: Key
-    n_seeds: int | None
+    table: int
+    row: int
+    section: str
+    method: str
+    bits: str
+    column: str
+    metric: str
+    n_seeds: str
     sd: float  # in the unit of the cell
     tolerance: float
     source: str
+
+    @property
+    def key(self) -> Key:
+        """The identity of the cell."""
+        return Key(self.table, self.row, self.section, self.method, self.bits, self.column, self.metric)
 
 
 def of_new(entry: Entry, trained: bool) -> Tolerance:
@@ -36,23 +52,64 @@ def of_new(entry: Entry, trained: bool) -> Tolerance:
     the standard error of the difference to the cell's rival, which shares the test set and the weights.
     """
     if not entry.n_examples:
-        return Tolerance(entry.key, None, 0.0, 0.0, "setting")
-    step = max(100.0 / entry.n_examples, DIGIT) if entry.higher_is_better else DIGIT
-    sd, source = max(entry.stderr or 0.0, step), "test set"
-    if (entry.n_seeds or 0) >= SEEDS:
-        sd, source = (entry.spread or 0.0) / 2, f"own {entry.n_seeds} seeds"
+        return Tolerance(*entry.key, "", 0.0, 0.0, "setting")
+    step = max(100.0 / int(entry.n_examples), DIGIT) if entry.higher_is_better == "1" else DIGIT
+    sd, source = max(float(entry.stderr or 0), step), "test set"
+    if int(entry.n_seeds or 0) >= SEEDS:
+        sd, source = float(entry.spread or 0) / 2, f"own {entry.n_seeds} seeds"
     elif not trained:
-        sd, source = min(sd, max(entry.lead_stderr or 0.0, step)), "pair with its rival"
-    return Tolerance(entry.key, entry.n_seeds, sd, rounded_up(max(SDS * math.sqrt(2) * sd, step)), source)
+        sd, source = min(sd, max(float(entry.lead_stderr or 0), step)), "pair with its rival"
+    return Tolerance(*entry.key, entry.n_seeds, sd, rounded_up(max(SDS * math.sqrt(2) * sd, step)), source)
 
 
-def widened(line: Tolerance, here: float | None, there: float | None) -> Tolerance:
+def widened(line: Tolerance, here: str, there: str) -> Tolerance:
     """Return a tolerance of at least 1.25 x the difference that another kind of CPU makes."""
-    if here is None or there is None or round(abs(here - there), EXACT) <= line.tolerance:
+    if not here or not there or round(abs(float(here) - float(there)), EXACT) <= line.tolerance:
         return line
-    return line._replace(tolerance=rounded_up(MARGIN * abs(here - there)), source="another kind of CPU")
+    return line._replace(tolerance=rounded_up(MARGIN * abs(float(here) - float(there))), source="another kind of CPU")
 
 
 def rounded_up(limit: float) -> float:
     """Return a tolerance in the last digit of a table, not below ``limit``."""
     return math.ceil(round(limit / DIGIT, EXACT)) * DIGIT
+
+
+class Moved(NamedTuple):
+    """A cell that is not where its reference is; the tolerance is in the unit of the cell."""
+
+    found: Entry | None
+    reference: Entry
+    tolerance: float
+
+    def __str__(self) -> str:
+        table, number, *row, column, metric = self.reference.key
+        where = f"table {table}, row {number} ({' '.join(filter(None, row))}), column {column}, {metric}"
+        return f"{where}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """What is wrong; nothing where the number is as close to its reference as it must be."""
+        found, reference = self.found, self.reference
+        if found is None or not found.value:
+            return f"missing, reference {reference.value}"
+        if found.n_examples != reference.n_examples:
+            return f"on {found.n_examples} test examples, reference on {reference.n_examples}"
+        delta = float(found.value) - float(reference.value)
+        if round(abs(delta), EXACT) <= self.tolerance:
+            return ""
+        return f"{found.value}, reference {reference.value} ({delta:+.2f}), tolerance {self.tolerance:.2f}"
+
+
+def moved(found: Iterable[Entry], reference: Iterable[Entry], tolerances: Mapping[Key, float]) -> list[Moved]:
+    """Return the cells that are missing, or further from their reference than their tolerance.
+
+    Raises:
+        InputError: a cell without reference or tolerance.
+    """
+    here, there = ({entry.key: entry for entry in entries} for entries in (found, reference))
+    if unknown := [key for key in here if key not in there] + [key for key in there if key not in tolerances]:
+        raise InputError(
+            f"the reference lacks number or tolerance of {len(unknown)} cells, first {unknown[0]}; {REMEDY}"
+        )
+    every = [Moved(here.get(key), expected, tolerances[key]) for key, expected in there.items()]
+    return [cell for cell in every if cell.reason]

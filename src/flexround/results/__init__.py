@@ -1,1 +1,1 @@
-"""From evaluated runs to what is read: cells, contests, CSV, claims, renderings."""
+"""From evaluated runs to what is read: cells, paired statistics, CSV, claims, renderings."""

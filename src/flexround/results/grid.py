@@ -1,4 +1,4 @@
-"""A table as rows and columns, read once from its CSV; every rendering is a writer of it."""
+"""A table as rows and columns, from its DataFrame; every rendering is a writer of it."""
 
 import hashlib
 import itertools
@@ -6,16 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from flexround.errors import InputError
-from flexround.io import artifacts
-from flexround.results import typed_csv
+from flexround.results import frames
 from flexround.results.paper_numbers import SETTING, Key
-from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run
 
 
 class Entry(NamedTuple):
-    """A line of the CSV: one number of the table, with what it is compared with and where it comes from."""
+    """A line of a table: one number, with what it is compared with and where it comes from.
+
+    Numbers are text as printed, empty where there are none.
+    """
 
     table: int
     row: int
@@ -24,25 +27,25 @@ class Entry(NamedTuple):
     bits: str
     column: str
     metric: str
-    value: Printed | None
-    spread: Printed | None
-    n_seeds: int | None
-    n_examples: int | None
-    stderr: Printed | None
-    higher_is_better: bool | None
-    published: Printed | None
-    delta: Printed | None
+    value: str
+    spread: str
+    n_seeds: str
+    n_examples: str
+    stderr: str
+    higher_is_better: str
+    published: str
+    delta: str
     status: str
     scale: str
     task: str
     checkpoint: str
     recipe: str
     group: int
-    best: bool
+    best: int  # 1 or 0
     rival: str
-    lead: Printed | None
-    lead_stderr: Printed | None
-    p_value: Printed | None
+    lead: str
+    lead_stderr: str
+    p_value: str
 
     @property
     def key(self) -> Key:
@@ -55,45 +58,37 @@ class Entry(NamedTuple):
         return Run(self.scale, self.task, self.checkpoint, self.recipe, 0)
 
 
-class GridCell(NamedTuple):
-    """The entries of a row in one column, one for each metric; the last fills what is left of ``width`` numbers."""
-
-    entries: tuple[Entry, ...]
-    width: int
-
-    @property
-    def last_width(self) -> int:
-        """How many numbers the last entry fills."""
-        return self.width - len(self.entries) + 1
-
-
 class GridRow(NamedTuple):
-    """A row of the table: a cell for each column, or one that holds for all columns."""
+    """A row of the table: a cell for each column, or one that holds for all columns.
+
+    A cell has a number for each metric; the last one fills what is left of the width of the cell.
+    """
 
     row: int
     group: int
     section: str
     method: str
     bits: str
-    cells: tuple[GridCell, ...]
+    cells: tuple[tuple[Entry, ...], ...]
+    widths: tuple[int, ...]
 
     @property
     def entries(self) -> list[Entry]:
         """All numbers of the row in order."""
-        return [entry for cell in self.cells for entry in cell.entries]
+        return [entry for cell in self.cells for entry in cell]
 
     @property
     def metrics(self) -> str:
         """The metrics of the first column, as a/b: in tables whose rows differ in them, of all columns."""
-        return "/".join(entry.metric for entry in self.cells[0].entries)
+        return "/".join(entry.metric for entry in self.cells[0])
 
     @property
     def placed(self) -> Iterator[tuple[Entry, int, int]]:
         """Each entry, its column in numbers from 0, and how many columns it fills."""
         column = 0
-        for cell in self.cells:
-            for entry in cell.entries:
-                span = cell.last_width if entry is cell.entries[-1] else 1
+        for cell, width in zip(self.cells, self.widths, strict=True):
+            for entry in cell:
+                span = width - len(cell) + 1 if entry is cell[-1] else 1
                 yield entry, column, span
                 column += span
 
@@ -108,7 +103,7 @@ class Heading(NamedTuple):
 
 
 class TableGrid(NamedTuple):
-    """A whole table, and the sha256 of the CSV that it was read from."""
+    """A whole table, and the sha256 of its CSV."""
 
     number: int
     scale: str
@@ -144,27 +139,24 @@ class TableGrid(NamedTuple):
 
 
 def load(path: Path) -> TableGrid:
-    """Read the CSV file of a table, see :func:`read`."""
-    return read(artifacts.read_text(path), str(path))
+    """Read the CSV of a table."""
+    return of(frames.read(path, Entry))
 
 
-def read(text: str, name: str = "table CSV") -> TableGrid:
-    """Read the CSV of a table.
+def of(frame: pd.DataFrame) -> TableGrid:
+    """Return the layout of a table, whose columns are the fields of :class:`Entry`.
 
     Raises:
-        InputError: other columns than this version writes, no cells, or a row of some but not all columns.
+        InputError: no cells, or a row of some but not all columns.
     """
-    entries = typed_csv.read(text, Entry, name)
-    if not entries:
-        raise InputError(f"{name} without entries: made by another version; make it again")
+    entries = frames.lines(frame, Entry)
     by_row = [_by_column(of_row) for _, of_row in itertools.groupby(entries, key=lambda entry: entry.row)]
-    count = max(map(len, by_row))
-    if wrong := [cells[0][0].row for cells in by_row if len(cells) not in (1, count)]:
-        raise InputError(f"{name}: row {wrong[0]} has neither one cell nor one for each column; make it again")
+    count = max(map(len, by_row), default=0)
+    if not entries or any(len(cells) not in (1, count) for cells in by_row):
+        raise InputError("a table's CSV without entries, or with a row of some but not all columns; make it again")
     columns = _headings(zip(*(cells for cells in by_row if len(cells) == count), strict=True))
-    rows = tuple(_row(cells, columns) for cells in by_row)
-    sha256 = hashlib.sha256(text.encode()).hexdigest()
-    return TableGrid(entries[0].table, entries[0].scale, columns, rows, sha256)
+    sha256 = hashlib.sha256(frames.text(frame).encode()).hexdigest()
+    return TableGrid(entries[0].table, entries[0].scale, columns, tuple(_row(of, columns) for of in by_row), sha256)
 
 
 def _by_column(entries: Iterable[Entry]) -> list[tuple[Entry, ...]]:
@@ -184,5 +176,5 @@ def _headings(columns: Iterable[Sequence[tuple[Entry, ...]]]) -> tuple[Heading, 
 def _row(cells: list[tuple[Entry, ...]], columns: Sequence[Heading]) -> GridRow:
     """Return a row; a cell of fewer metrics than its column's still fills it."""
     widths = [column.width for column in columns] if len(cells) == len(columns) else [sum(c.width for c in columns)]
-    first, filled = cells[0][0], tuple(map(GridCell, cells, widths))
-    return GridRow(first.row, first.group, first.section, first.method, first.bits, filled)
+    first = cells[0][0]
+    return GridRow(first.row, first.group, first.section, first.method, first.bits, tuple(cells), tuple(widths))

@@ -1,18 +1,26 @@
-"""Paired statistics of two cells: the trials of each on the same examples, seed by seed."""
+"""Paired statistics: how sure the difference of two cells is, which of them is better, and who wins a contest.
+
+Tables, claims, ranking and ``flexround compare`` all test by :func:`difference` and decide by :func:`decided`.
+"""
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from flexround import metrics
 from flexround.errors import InputError
+from flexround.results.cells import Cell
 from flexround.results.evaluated import Trial
+from flexround.results.paper_numbers import DECIMALS, Key
 
 Z = 1.96  # two-sided 95 % of the normal distribution
 FEWEST = 12  # examples of a bootstrap: of fewer, it does not know how skewed their distribution is
 LEVEL = 0.05
+EXACT = 6  # decimals of a margin; the rest is floating-point error
 
 
 class Difference(NamedTuple):
@@ -23,6 +31,81 @@ class Difference(NamedTuple):
     noise: float  # how large the difference may be by chance: the half width of its 95 % interval
     p_value: float | None  # of "both are equally good"; None where nothing can be paired
     apart: float  # how far apart both may be: the farther end of a 95 % interval that few differing examples widen
+
+
+class Lead(NamedTuple):
+    """How a cell stands against another one, such as the best of the other cells in its contest."""
+
+    cell: Cell
+    rival: Cell
+    value: float  # the cell's minus the rival's, the mean over seeds
+    sure: Difference  # how sure that is, over examples and seeds
+    best: bool = False  # whether the cell is better than every other one of its contest by more than the noise
+
+    def decided(self, p_value: float | None) -> int:
+        """Return 1 if the cell is better than its rival, -1 if it is worse, 0 if chance may explain the difference."""
+        return decided(metrics.of(self.cell.metric).sign * self.value, self.sure.noise, p_value)
+
+    @property
+    def wins(self) -> bool:
+        """Whether the cell is better by more than the noise, and the uncorrected p value agrees."""
+        return self.decided(self.sure.p_value) > 0
+
+
+def decided(margin: float, noise: float, p_value: float | None) -> int:
+    """Return the sign of a margin, or 0 if it is inside the noise or ``p_value``, if there is one, is 0.05 or more."""
+    if round(abs(margin) - noise, EXACT) <= 0 or (p_value is not None and p_value >= LEVEL):
+        return 0
+    return 1 if margin > 0 else -1
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Return p values adjusted for their number by Benjamini and Hochberg's method."""
+    return [float(p) for p in stats.false_discovery_control(p_values)]
+
+
+def between(cell: Cell, rival: Cell) -> Lead:
+    """Return how a cell stands against another; both have trials.
+
+    Raises:
+        InputError: they were evaluated on different numbers of examples.
+    """
+    sure = difference(cell.trials, rival.trials)
+    return Lead(cell, rival, sure.value, sure)
+
+
+def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
+    """Return the lead of each cell whose contest is complete: before that, its best rival isn't known.
+
+    The contests are those of the paper: its Tables 1 and 10 mark one winner across their rules. The best cell must beat
+    each other one: the second best is not always the one that it is least sure to beat.
+
+    Raises:
+        InputError: rivals evaluated on different numbers of examples.
+    """
+    contests: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.compare:
+            network = (cell.run.task, cell.run.checkpoint, cell.metric)  # a row may name its own
+            contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric, *network].append(cell)
+    found = {}
+    for contest in contests.values():
+        if len(contest) > 1 and all(cell.complete for cell in contest):
+            ranked = sorted(contest, key=lambda cell: -metrics.of(cell.metric).sign * cell.median)
+            for cell in contest:
+                found[cell.key] = _printed(cell, next(other for other in ranked if other is not cell))
+            first = found[ranked[0].key]
+            if first.wins and all(_printed(first.cell, other).wins for other in ranked[2:]):
+                found[ranked[0].key] = first._replace(best=True)
+    return found
+
+
+def _printed(cell: Cell, rival: Cell) -> Lead:
+    """Return how a cell stands against another in a table: what looks like a tie there, of one seed, is one."""
+    lead = between(cell, rival)
+    if max(len(cell.trials), len(rival.trials)) > 1:
+        return lead
+    return lead._replace(value=round(cell.median, DECIMALS) - round(rival.median, DECIMALS))
 
 
 class _Sampled(NamedTuple):

@@ -1,17 +1,18 @@
-"""The paper's own numbers: ``params/published.csv`` and ``params/published_figure7.csv``."""
+"""The paper's own numbers and their contradictions: ``published.csv``, ``published_figure7.csv``, ``errata.csv``."""
 
+import csv
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround.errors import InputError
-from flexround.results import typed_csv
 from flexround.settings.layout import PARAMS
 
 TABLES = PARAMS / "published.csv"
 FIGURE7 = PARAMS / "published_figure7.csv"
+ERRATA = PARAMS / "errata.csv"
+COPIED = "copied row"  # kind of an erratum
 DECIMALS = 2  # of every result in the paper's tables
 SETTING = "value"  # stands for the metric in its tables of settings
-RESTORE = "restore the file from git"
 
 
 class Key(NamedTuple):
@@ -26,12 +27,19 @@ class Key(NamedTuple):
     metric: str
 
 
-class Published(NamedTuple):
-    """A line of ``params/published.csv``: a number of the paper, and whether it is printed in bold."""
+class Erratum(NamedTuple):
+    """A line of ``errata.csv``: a number, or row of numbers (which begins with it), and what is wrong."""
 
-    key: Key
-    value: float
-    bold: bool
+    kind: str
+    table: int
+    row: int
+    section: str
+    method: str
+    bits: str
+    column: str
+    metric: str
+    value: str
+    text: str
 
 
 class Point(NamedTuple):
@@ -44,28 +52,35 @@ class Point(NamedTuple):
 
 
 def load(path: Path = TABLES) -> dict[Key, float]:
-    """Read the published numbers of all tables.
-
-    Raises:
-        InputError: the file is missing, a line isn't what it should be, or a key is there twice.
-    """
-    found: dict[Key, float] = {}
-    for number, line in enumerate(typed_csv.load(path, Published, RESTORE), start=1):
-        if line.key in found:
-            raise InputError(f"{path}: entry {number}: {line.key} is there twice; {RESTORE}")
-        found[line.key] = line.value
-    return found
-
-
-def load_bold() -> frozenset[Key]:
-    """Read which numbers the paper prints in bold; errors are those of :func:`load`, but for keys that are twice."""
-    return frozenset(line.key for line in typed_csv.load(TABLES, Published, RESTORE) if line.bold)
+    """Read the published numbers of all tables."""
+    return {_key(line): float(line["value"]) for line in _lines(path)}
 
 
 def load_figure7() -> list[Point]:
-    """Read the paper's points of figure 7 (accuracy against calibration size).
+    """Read the paper's points of figure 7 (accuracy against calibration size)."""
+    return [
+        Point(int(line["size"]), line["method"], float(line["value"]), float(line["spread"]))
+        for line in _lines(FIGURE7)
+    ]
 
-    Raises:
-        InputError: the file is missing or a line isn't what it should be.
-    """
-    return typed_csv.load(FIGURE7, Point, RESTORE)
+
+def errata(published: bool) -> str:
+    """Return the errata as CSV; a scale without published numbers has none."""
+    return ERRATA.read_text(encoding="utf-8") if published else ",".join(Erratum._fields) + "\n"
+
+
+def without_copies(numbers: Mapping[Key, float], mistakes: Iterable[Erratum]) -> dict[Key, float]:
+    """Return the published numbers that may be compared with others: all but those of copied rows."""
+    copied = {(erratum.table, erratum.row) for erratum in mistakes if erratum.kind == COPIED}
+    return {key: value for key, value in numbers.items() if key[:2] not in copied}
+
+
+def _lines(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the lines of a CSV; those that start with # tell its source."""
+    with open(path, newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(line for line in file if not line.startswith("#"))
+
+
+def _key(line: dict[str, str]) -> Key:
+    names = ("section", "method", "bits", "column", "metric")
+    return Key(int(line["table"]), int(line["row"]), *(line[name] for name in names))

@@ -2,7 +2,7 @@
 
 import csv
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flexround.io.artifacts import read_json
 from flexround.settings.layout import REFERENCE
@@ -35,15 +35,10 @@ def find(root: Path, scale: Scale, name: str) -> Found:
     return Found(published or computed, published is not None)
 
 
-def made(root: Path, scale: Scale) -> dict[str, str]:
-    """Return a sentence for each published table of a scale: how, when, at which commit and where it was made."""
+def made(root: Path, scale: Scale) -> dict[str, Any]:
+    """Return how each published table of a scale was made, by its name: command, dates, commits, machines."""
     path = root / DIRECTORY / published_name(scale, MADE)
-    found = read_json(path) if path.exists() else {}
-    return {
-        name: f"Made by `{facts['command']}`, {' and '.join(facts['date'])}, at commit "
-        f"{' and '.join(commit[:12] for commit in facts['commit'])}, on {' and '.join(facts['machine'])}."
-        for name, facts in found.items()
-    }
+    return read_json(path) if path.exists() else {}
 
 
 def find_published(root: Path, scale: Scale, name: str) -> Path | None:

@@ -18,14 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from scipy import stats
 
+from flexround.results import frames
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import budget_key
-from flexround.results.contests import Lead, between
+from flexround.results.paired import Lead, adjusted, between
 from flexround.results.render.overview import family_of
-from flexround.results.table_csv import write
-from flexround.results.typed_csv import Printed
 
 ALL, FAMILY, SETTING = "all", "family", "setting"
 LEADS, SHARES, LOSES, LEFT_OUT = OUTCOMES = ["leads", "shares", "loses", "left_out"]
@@ -39,7 +37,7 @@ class Line(NamedTuple):
     by: str  # all, family or setting
     group: str  # all, the family, or the setting with its bits, such as "Q W4A8"
     method: str
-    unbeaten: Printed | None  # percent of its cells in which it doesn't lose; a group's lines are in this order
+    unbeaten: str  # percent of its cells in which it doesn't lose; a group's lines are in this order
     cells: int
     leads: int
     shares: int
@@ -65,16 +63,16 @@ def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
         InputError: methods evaluated on different numbers of examples.
     """
     compared = [_leads(contest) for contest in found]
-    adjusted = iter(stats.false_discovery_control([lead.sure.p_value for leads in compared for lead in leads]))
-    decided = [[(lead, lead.decided(next(adjusted))) for lead in leads] for leads in compared]
+    p_values = iter(adjusted([lead.sure.p_value for leads in compared for lead in leads]))  # type: ignore[misc]
+    decided = [[(lead, lead.decided(next(p_values))) for lead in leads] for leads in compared]
     return [
         {method: _outcome(cell, pairs) for method, cell in contest.items()}
         for contest, pairs in zip(found, decided, strict=True)
     ]
 
 
-def to_csv(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -> str:
-    """Return the ranking of a scale, byte-stable: in all cells, then by family, then by setting and bits.
+def rank(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -> pd.DataFrame:
+    """Return the ranking of a scale: in all cells, then by family, then by setting and bits.
 
     Raises:
         InputError: see :func:`judge`.
@@ -92,7 +90,7 @@ def to_csv(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -
     order = {"by": True, "group": True, "unbeaten": False, LEADS: False, "method": True}
     of = of.sort_values(list(order), ascending=list(order.values()))
     of["unbeaten"] = of["unbeaten"].map("{:.1f}".format).where(of["cells"] > 0, "")
-    return write(of.to_dict("records"), Line._fields)
+    return frames.made(of.to_dict("records"), Line._fields)
 
 
 def _leads(contest: Contest) -> list[Lead]:

@@ -1,15 +1,17 @@
-"""A table as CSV: one line per cell, in the paper's order; LaTeX, HTML and the terminal are made from it alone."""
+"""A table as a DataFrame: one line per cell, in the paper's order; CSV, LaTeX, HTML and the terminal show it."""
 
-import csv
-import io
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from flexround import metrics
+from flexround.results import frames
 from flexround.results.cells import Cell
-from flexround.results.contests import EXACT, Lead, leads
 from flexround.results.grid import Entry
+from flexround.results.paired import EXACT, Lead, leads
 from flexround.results.paper_numbers import DECIMALS, SETTING, Key
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -19,28 +21,33 @@ NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
 SMALLEST_PLAIN = 1e-2  # of a setting: the paper writes smaller ones as 5e-3
-FORMULA = re.compile(r"[=+@]|-[^-.\d]")
 
 
-def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
-    """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
+def of_cells(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> pd.DataFrame:
+    """Return a table of cells, with fixed columns and decimals, and nothing that depends on the clock.
 
     Raises:
-        InputError: rivals that can't be compared, see :func:`flexround.results.contests.leads`.
+        InputError: rivals that can't be compared, see :func:`flexround.results.paired.leads`.
     """
     cells = list(cells)
     by_key = leads(cells)
-    return write(
+    lines = (
         _identity(cell)
         | _measured(cell)
         | _comparison(cell, numbers.get(cell.key), table, scale.comparable)
         | _significance(by_key.get(cell.key))
         for cell in cells
     )
+    return frames.made(lines, COLUMNS)
 
 
-def settings_csv(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
-    """Return the CSV of a table of settings, in the same columns; nothing is run, ``values`` are those of its cells.
+def measured(cells: Iterable[Cell]) -> pd.DataFrame:
+    """Return a table of cells that are compared neither with the paper nor with each other."""
+    return frames.made((_identity(cell) | _measured(cell) | {"best": 0} for cell in cells), COLUMNS)
+
+
+def of_settings(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> pd.DataFrame:
+    """Return a table of settings, in the same columns; nothing is run, ``values`` are those of its cells.
 
     Rows are numbered by section and method; task and checkpoint are the first of those that share a value.
     """
@@ -65,25 +72,23 @@ def settings_csv(values: Sequence[float], numbers: Mapping[Key, float], table: T
             "best": 0,
         }
         lines.append(key._asdict() | facts)
-    return write(lines)
+    return frames.made(lines, COLUMNS)
 
 
-def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = COLUMNS) -> str:
-    """Return lines as CSV, by default with the columns that every table has; what a line leaves out is empty.
+def summarise(tables: Collection[Path]) -> dict[str, Any]:
+    """Return the number of cells by status, and for each table's CSV, recipe and metric the mean over its cells.
 
-    What a spreadsheet would compute, of all that users may write only a name, gets an apostrophe in front.
+    ``dvc metrics diff`` shows what a change moved in it. Settings have no mean: only their cells are counted.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _plain(value) for key, value in entry.items()} for entry in entries)
-    return text.getvalue()
-
-
-def _plain(value: str | int) -> str:
-    """Return a cell as a text of one line that is never a formula."""
-    text = " ".join(str(value).splitlines()).strip()
-    return f"'{text}" if FORMULA.match(text) else text
+    if not tables:
+        return {"cells": {}}
+    cells = pd.concat([pd.read_csv(path, dtype={"value": str}).assign(table=path.stem) for path in tables])
+    summary: dict[str, Any] = {"cells": {status: int(n) for status, n in cells["status"].value_counts().items()}}
+    measured = cells[cells["n_examples"].notna()].astype({"value": float})
+    means = measured.groupby(["table", "recipe", "metric"])["value"].mean().round(DECIMALS)
+    for (table, recipe, metric), mean in means.items():
+        summary.setdefault(table, {}).setdefault(recipe, {})[metric] = mean
+    return summary
 
 
 def status(cell: Cell, delta: float | None, tolerance: float) -> str:
@@ -113,10 +118,10 @@ def _measured(cell: Cell) -> dict[str, str | int]:
     return {
         "value": number(cell.median if median else None),
         "spread": number(cell.spread),
-        "n_seeds": len(cell.trials),
-        "n_examples": median.n_examples if median else "",
+        "n_seeds": str(len(cell.trials)),
+        "n_examples": str(median.n_examples) if median else "",
         "stderr": number(median.stderr if median else None),
-        "higher_is_better": int(metrics.of(cell.metric).higher_is_better) if median else "",
+        "higher_is_better": str(int(metrics.of(cell.metric).higher_is_better)) if median else "",
     }
 
 

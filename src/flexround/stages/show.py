@@ -2,19 +2,20 @@
 
 import argparse
 import dataclasses
+import io
 import itertools
 import sys
 from collections.abc import Sequence
 
 from flexround.io.artifacts import write_json, write_text
 from flexround.jobs.tables import RESULTS, ClaimsJob, RankingJob, SummaryJob, TabulateJob
-from flexround.results import cells, grid, sample_sizes, table_csv, typed_csv
-from flexround.results.claims import errata, verdicts
-from flexround.results.claims.errata import Erratum
+from flexround.results import cells, frames, grid, paper_numbers, sample_sizes, table_csv
+from flexround.results.claims import verdicts
 from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
-from flexround.results.ranking import to_csv
-from flexround.results.render import claims_page, html, latex, terminal
-from flexround.results.summary import summarise
+from flexround.results.paper_numbers import Erratum
+from flexround.results.ranking import rank
+from flexround.results.render import html, latex, terminal
+from flexround.results.table_csv import summarise
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
@@ -22,11 +23,11 @@ def tabulate(arguments: argparse.Namespace) -> None:
     job = TabulateJob.read(arguments.job)
     table, scale = job.table, job.scale
     if table.settings:
-        text = table_csv.settings_csv(job.settings, dict(job.numbers), table, scale)
+        frame = table_csv.of_settings(job.settings, dict(job.numbers), table, scale)
     else:
-        text = table_csv.to_csv(cells.collect(table, job.scope), dict(job.numbers), table, scale)
-    made = grid.read(text)
-    write_text(job.out, text)
+        frame = table_csv.of_cells(cells.collect(table, job.scope), dict(job.numbers), table, scale)
+    made = grid.of(frame)
+    write_text(job.out, frames.text(frame))
     write_text(job.out.with_suffix(".tex"), latex.render(made, table, scale))
     write_text(job.out.with_suffix(".html"), html.render(made, table, scale))
     sys.stdout.write(terminal.render(made, table, scale))
@@ -37,18 +38,17 @@ def claims(arguments: argparse.Namespace) -> None:
     job = ClaimsJob.read(arguments.job)
     nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
-    mistakes = typed_csv.read(job.errata, Erratum, str(errata.FILE))
-    usable = errata.without_copies(dict(job.numbers), mistakes)
+    mistakes = frames.lines(frames.read(io.StringIO(job.errata), Erratum), Erratum)
+    usable = paper_numbers.without_copies(dict(job.numbers), mistakes)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
     figure = f"figure {job.sizes.spec.number}"
     of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS, made=figure not in job.left_out)
     places[figure] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places, job.file)
-    text = verdicts.to_csv(comparisons, job.budgets, job.claims)
-    judged = verdicts.by_claim(typed_csv.read(text, Judgement, "claims CSV"), job.claims.claims)
-    write_text(job.out, text)
+    frame = verdicts.judged(comparisons, job.budgets, job.claims)
+    judged = verdicts.by_claim(frames.lines(frame, Judgement), job.claims.claims)
+    write_text(job.out, frames.text(frame))
     write_text(job.out.with_name("errata.csv"), job.errata)
-    write_text(job.out.with_suffix(".html"), claims_page.render(judged, mistakes, (text, job.errata), job.scale))
     sys.stdout.write(_summary(judged))
 
 
@@ -66,7 +66,7 @@ def ranking(arguments: argparse.Namespace) -> None:
     """Rank the roundings of a scale by the evaluated runs of its tables."""
     job = RankingJob.read(arguments.job)
     found = list(itertools.chain(*(cells.collect(table, job.scope) for table in job.tables)))
-    write_text(job.out, to_csv(found, job.entrants, job.scale.name))
+    write_text(job.out, frames.text(rank(found, job.entrants, job.scale.name)))
 
 
 def summary(arguments: argparse.Namespace) -> None:

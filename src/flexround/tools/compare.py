@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from flexround.errors import InputError, look_up, suggest
 from flexround.results import cells, paired
 from flexround.results.cells import Cell, Scope
@@ -19,10 +21,19 @@ from flexround.settings.tables import Table
 from flexround.tools import cli
 
 MOST = 100  # seeds that are looked for
-HEADER = (
-    *("bits", "section", "column", "metric", "one", "other"),
-    *("difference", "95 % interval", "p", "examples", "seeds"),
-)
+HEADER = [
+    "bits",
+    "section",
+    "column",
+    "metric",
+    "one",
+    "other",
+    "difference",
+    "95 % interval",
+    "p",
+    "examples",
+    "seeds",
+]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,9 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     lines = [_line(ones[key], others[key]) for key in ones if key in others]
     if not lines:
         raise InputError(f"{arguments.table}: nothing is evaluated of both rows yet; make results/{table.name}.csv")
-    widths = [max(map(len, column)) for column in zip(HEADER, *lines, strict=True)]
-    for line in (HEADER, *lines):
-        sys.stdout.write("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip() + "\n")
+    sys.stdout.write(pd.DataFrame(lines, columns=HEADER).to_string(index=False) + "\n")
 
 
 def _row_cells(table: Table, name: str, scope: Scope) -> dict[tuple[str, ...], Cell]:

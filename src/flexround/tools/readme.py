@@ -11,7 +11,7 @@ from pathlib import Path
 from flexround import metrics
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_text
-from flexround.results import grid, published_results, ranking, typed_csv
+from flexround.results import frames, grid, published_results, ranking
 from flexround.results.claims import verdicts
 from flexround.results.grid import Entry, GridRow, TableGrid
 from flexround.results.render import leads, markdown, overview
@@ -105,11 +105,11 @@ def _beside(entries: Iterable[Entry], recipe: str, rival: str) -> list[str]:
     nearest = next(entry for entry in contest if "rtn" in entry.recipe)
     others = [entry for entry in contest if not re.search("flexround|adaround|rtn", entry.recipe)]
     sign = metrics.of(ours.metric).sign
-    best = max(others, key=lambda entry: sign * (entry.value or 0.0), default=None)
+    best = max(others, key=lambda entry: sign * float(entry.value or 0), default=None)
     shown = (by_recipe["full-precision"], nearest, by_recipe[rival], ours)
     return [
         f"{ours.method.split()[0]}, {ours.bits}",
-        *(str(entry.value) for entry in shown),
+        *(entry.value for entry in shown),
         f"{best.value}, {best.method}" if best else "",
     ]
 
@@ -126,7 +126,7 @@ def evidence(arguments: argparse.Namespace) -> str:
         lines = verdicts.against_adaround(verdicts.load(claims, params.scale))
         text += f"\n{overview.outcomes(lines)}\n"
     ranking_csv = arguments.tables / published_results.published_name(params.scale, "ranking.csv")
-    if ranked := typed_csv.load_made(ranking_csv, ranking.Line):
+    if ranked := frames.load(ranking_csv, ranking.Line):
         text += f"\n{ranking_table(ranked)}\n"
     if arguments.figure.exists():
         text += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
@@ -153,7 +153,7 @@ def status_table(standings: Iterable[Standing], scale: ScaleFacts) -> str:
     rows = [[str(s.table.number), s.family, s.status, s.cells or MISSING, s.led or MISSING] for s in standings]
     if scale.comparable:
         header.append("farthest from the paper")
-        rows = [[*row, str(s.worst or MISSING)] for row, s in zip(rows, standings, strict=True)]
+        rows = [[*row, s.worst or MISSING] for row, s in zip(rows, standings, strict=True)]
     note = (
         f"{scale_note(scale)} *FlexRound best*: of the cells that lead their contest by more than the noise, "
         "how many are FlexRound's."
@@ -189,17 +189,17 @@ def ranking_table(lines: Iterable[ranking.Line]) -> str:
 def _value(line: GridRow | None, column: int) -> str:
     if line is None:
         return ""
-    entry = line.cells[column].entries[0]
-    return markdown.strong(str(entry.value or MISSING), entry.best)
+    entry = line.cells[column][0]
+    return markdown.strong(entry.value or MISSING, bool(entry.best))
 
 
 def _seeds(grid: TableGrid) -> str:
-    seeds = max(entry.n_seeds for entry in grid.entries if entry.n_seeds)
+    seeds = max(int(entry.n_seeds) for entry in grid.entries if entry.n_seeds)
     return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
 
 
 def _noise(grid: TableGrid) -> str:
-    errors = [entry.stderr for entry in grid.entries if entry.stderr and entry.rival]
+    errors = [float(entry.stderr) for entry in grid.entries if entry.stderr and entry.rival]
     return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""
 
 

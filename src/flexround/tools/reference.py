@@ -8,15 +8,14 @@ from typing import Any
 
 from flexround.errors import InputError
 from flexround.io.artifacts import read_json, write_bytes, write_json, write_text
-from flexround.regress import compare, tolerances
+from flexround.regress import tolerances
 from flexround.regress.tolerances import Tolerance
-from flexround.results import table_csv, typed_csv
+from flexround.results import frames
 from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
 from flexround.results.published_results import MADE, SHARED, SUMMARY, TOLERANCES, published_name
 from flexround.results.render import origins
-from flexround.results.summary import summarise
-from flexround.results.table_csv import number
+from flexround.results.table_csv import number, summarise
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -46,17 +45,17 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(f"{path}: {problem}; make the table again")
     entries = [entry for path in tables.values() for entry in _complete(path, params, arguments.seeds)]
     limits = arguments.out / published_name(params.scale, TOLERANCES)
-    known = typed_csv.load_made(limits, Tolerance)
+    known = frames.load(limits, Tolerance)
     lines = _limits(entries, {_place(line.key): line for line in known}, params)
     if arguments.elsewhere:
         paths = [arguments.elsewhere / path.name for path in tables.values()]
-        there = {entry.key: entry.value for path in paths if path.exists() for entry in compare.read_entries(path)}
+        there = {entry.key: entry.value for path in paths if path.exists() for entry in frames.load(path, Entry)}
         lines = [
-            tolerances.widened(line, entry.value, there.get(entry.key))
+            tolerances.widened(line, entry.value, there.get(entry.key, ""))
             for line, entry in zip(lines, entries, strict=True)
         ]
-    lines += [line for line in known if line.key.table not in tables]
-    write_text(limits, _csv(sorted(lines, key=lambda line: line.key.table)))
+    lines += [line for line in known if line.table not in tables]
+    write_text(limits, _csv(sorted(lines, key=lambda line: line.table)))
     for path in tables.values():
         write_bytes(arguments.out / path.name, path.read_bytes())
     for name in SHARED:
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _made(number: int, entries: list[Entry], arguments: argparse.Namespace, params: Params) -> dict[str, Any]:
     """Return how a table was made: its command, and the commits, dates and machines of its evaluations."""
-    own = [entry for entry in entries if entry.key.table == number]
+    own = [entry for entry in entries if entry.table == number]
     runs = {run for entry in own for run in origins.evaluated(entry, arguments.results.parent)}
     files = [arguments.results.parent / layout.evaluated_dir(run) / "metrics.json" for run in runs]
     found = [read_json(file)["environment"] for file in files]
@@ -89,7 +88,7 @@ def _made(number: int, entries: list[Entry], arguments: argparse.Namespace, para
 def _limits(entries: list[Entry], known: Mapping[Key, Tolerance], params: Params) -> list[Tolerance]:
     """Return the tolerance of each cell: the known one, wherever its row is now, or that of a new cell."""
     return [
-        known[place]._replace(key=entry.key)
+        known[place]._replace(row=entry.row)
         if (place := _place(entry.key)) in known
         else tolerances.of_new(entry, params.train(entry.task, entry.checkpoint) is not None)
         for entry in entries
@@ -103,26 +102,21 @@ def _place(key: Key) -> Key:
 
 def _complete(path: Path, params: Params, seeds: int | None) -> list[Entry]:
     """Read a table and refuse what can't be a reference."""
-    entries = compare.read_entries(path)
+    entries = frames.load(path, Entry)
     for entry in entries:
-        if entry.value is None:
+        if not entry.value:
             raise InputError(f"{path}: {entry.key} is missing; a reference holds every cell, make the table first")
         if entry.status == "partial":
             raise InputError(f"{path}: {entry.key} lacks seeds; make the table first, or with fewer seeds")
-        if entry.n_seeds and entry.n_seeds > (wanted := seeds or params.seeds(entry.task)):
+        if int(entry.n_seeds or 0) > (wanted := seeds or params.seeds(entry.task)):
             raise InputError(f"{path}: {entry.n_seeds} seeds, expected {wanted}; make the table anew or give --seeds")
     return entries
 
 
 def _csv(lines: list[Tolerance]) -> str:
     """Return the tolerances as CSV."""
-    texts = [
-        line.key._asdict()
-        | {"n_seeds": line.n_seeds or "", "sd": number(line.sd), "tolerance": number(line.tolerance)}
-        | {"source": line.source}
-        for line in lines
-    ]
-    return table_csv.write(texts, tuple(typed_csv.columns(Tolerance)))
+    texts = (line._asdict() | {"sd": number(line.sd), "tolerance": number(line.tolerance)} for line in lines)
+    return frames.text(frames.made(texts, Tolerance._fields))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
 """Compare tables with the reference; a cell that moved, for better or worse, or is missing ends with exit code 1.
 
-So does a block of the subset whose budget was not enough: see ``regress.convergence``.
+So does a block of the subset whose budget was not enough: see ``regress.checked_runs``.
 """
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.metrics import LARGEST_RATIO
-from flexround.regress import checked_runs, compare, convergence
-from flexround.regress.compare import Moved, Number
-from flexround.regress.tolerances import Tolerance
-from flexround.results import cells, typed_csv
+from flexround.regress import checked_runs, tolerances
+from flexround.regress.tolerances import Moved, Tolerance
+from flexround.results import cells, frames, table_csv
 from flexround.results.cells import Scope
-from flexround.results.paper_numbers import Key
+from flexround.results.grid import Entry
 from flexround.results.published_results import TOLERANCES, published_name
 from flexround.settings import layout
 from flexround.settings.load import load_params
@@ -40,8 +40,9 @@ def run(arguments: argparse.Namespace) -> None:
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
     path = arguments.reference / published_name(params.scale, TOLERANCES)
-    tolerances = {line.key: line.tolerance for line in typed_csv.load(path, Tolerance, compare.REMEDY)}
-    moved = [line for found, reference in pairs for line in compare.moved(found, reference, tolerances)]
+    lines = frames.lines(frames.read(path, Tolerance, tolerances.REMEDY), Tolerance)
+    limits = {line.key: line.tolerance for line in lines}
+    moved = [line for found, reference in pairs for line in tolerances.moved(found, reference, limits)]
     for line in moved:
         sys.stdout.write(f"{report(line, params)}\n")
     count = sum(len(reference) for _, reference in pairs)
@@ -55,23 +56,28 @@ def run(arguments: argparse.Namespace) -> None:
 
 def report(moved: Moved, params: Params) -> str:
     """Return the line about a cell that moved: what, how far, and where its network comes from."""
-    run, recipes = moved.found.run, params.recipes.recipes
+    run, recipes = moved.reference.run, params.recipes.recipes
     quantized = run.recipe in recipes and recipes[run.recipe].quantized
     directory = layout.quantized_dir(run) if quantized else layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
     return f"{moved}; {directory}/manifest.json"
 
 
-def _unconverged(params: Params, results: Path) -> list[convergence.Unit]:
+def read_entries(path: Path) -> list[Entry]:
+    """Read the CSV of a table."""
+    return frames.lines(frames.read(path, Entry, tolerances.REMEDY), Entry)
+
+
+def _unconverged(params: Params, results: Path) -> list[checked_runs.Unit]:
     """Return the blocks of the runs of ``params/regress.yaml`` whose iterations were not enough."""
     runs = checked_runs.load().runs(params.scale.name)
     quantized = [run for run in runs if params.recipe(run.recipe).quantized]
-    return convergence.unconverged(unit for run in quantized for unit in convergence.units(run, results))
+    return checked_runs.unconverged(unit for run in quantized for unit in checked_runs.units(run, results))
 
 
-def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:
+def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[list[Entry], list[Entry]]]:
     paths = cli.tables(params, arguments.results / params.scale.name).values()
-    pairs = [(compare.read_table(path), compare.read_table(arguments.reference / path.name)) for path in paths]
-    scales = {number.run.scale for _, reference in pairs for number in reference.values()}
+    pairs = [(read_entries(path), read_entries(arguments.reference / path.name)) for path in paths]
+    scales = {entry.scale for _, reference in pairs for entry in reference}
     if others := scales - {params.scale.name}:
         raise InputError(
             f"{arguments.reference}: its tables are of the scale {', '.join(sorted(others))}, not of "
@@ -80,19 +86,19 @@ def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Ke
     return pairs
 
 
-def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:
+def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[list[Entry], list[Entry]]]:
     """Return the cells of the runs of ``params/regress.yaml`` in each table that shows one, and their references."""
     runs = checked_runs.load().runs(params.scale.name)
 
-    def chosen(numbers: dict[Key, Number]) -> dict[Key, Number]:
-        return {key: number for key, number in numbers.items() if number.run in runs}
+    def chosen(entries: Iterable[Entry]) -> list[Entry]:
+        return [entry for entry in entries if entry.run in runs]
 
     pairs = []
     for table in params.tables.values():
         seeds = {task: params.seeds(task) for task, _ in table.pairs()}
         collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, arguments.results))
-        if found := chosen(compare.of_cells(collected)):
-            pairs.append((found, chosen(compare.read_table(arguments.reference / f"{table.name}.csv"))))
+        if found := chosen(frames.lines(table_csv.measured(collected), Entry)):
+            pairs.append((found, chosen(read_entries(arguments.reference / f"{table.name}.csv"))))
     return pairs
 
 

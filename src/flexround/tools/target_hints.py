@@ -10,7 +10,7 @@ from flexround.results.published_results import SHARED
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
-OTHERS = (*SHARED, "claims.html", "report.html")  # of results/, besides tables and figures
+OTHERS = (*SHARED, "report.html")  # of results/, besides tables and figures
 
 
 def hint(text: str) -> str:

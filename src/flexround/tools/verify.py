@@ -14,8 +14,7 @@ from typing import Any
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.io.artifacts import damages, read_json
-from flexround.regress import compare
-from flexround.results import cells, evaluated, grid, paper_numbers, table_csv
+from flexround.results import cells, evaluated, frames, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.results.grid import Entry
@@ -127,13 +126,11 @@ def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
         path, known = root / f"{table.name}.csv", {*range(1, len(table.rows()) + 1)}
         if not path.exists():
             continue
-        printed = {entry.key: entry for entry in compare.read_entries(path)}
+        printed = {entry.key: entry for entry in frames.load(path, Entry)}
         rows = {key.row for key in printed} if table.groups else set[int]()
         with contextlib.suppress(InputError, OSError, ValueError):
             found = _made(table, params, printed.values(), root.parent, published) if table.groups else {}
-            whole = rows <= known and all(
-                entry.value is not None and entry.status != "partial" for entry in printed.values()
-            )
+            whole = rows <= known and all(entry.value and entry.status != "partial" for entry in printed.values())
             for key, field, values in itertools.islice(_differences(printed, found, whole), 1):
                 yield path, f"{field} of {key.metric} of row {key.row}, {key.column} is {values}"
         for suffix, render in {".tex": latex.render, ".html": html.render}.items() if rows == known else ():
@@ -148,11 +145,10 @@ def _made(
     """Return the entries of a table as its evaluations give them, of as many seeds as it was made with."""
     seeds = dict[str, int]()
     for entry in printed:
-        seeds[entry.task] = max(seeds.get(entry.task, 1), entry.n_seeds or 0)
+        seeds[entry.task] = max(seeds.get(entry.task, 1), int(entry.n_seeds or 0))
     collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, results))
-    return {
-        entry.key: entry for entry in grid.read(table_csv.to_csv(collected, published, table, params.scale)).entries
-    }
+    found = table_csv.of_cells(collected, published, table, params.scale)
+    return {entry.key: entry for entry in frames.lines(found, Entry)}
 
 
 def _differences(
@@ -163,11 +159,11 @@ def _differences(
     for key, entry in found.items():
         if key not in printed:
             yield key, "value", f"missing, its evaluations give {entry.value or 'nothing'}"
-        elif printed[key].value is not None and entry.value is not None:
+        elif printed[key].value and entry.value:
             for name in names:
                 one, other = getattr(printed[key], name), getattr(entry, name)
                 if one != other:
-                    yield key, name, f"{one}, its evaluations give {'nothing' if other is None else other}"
+                    yield key, name, f"{one}, its evaluations give {'nothing' if other == '' else other}"
 
 
 def _summary(root: Path, listed: set[Path], serves: dict[str, list[str]]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""The paper's claims and errata, judged by numbers."""
+"""The paper's claims, judged by numbers."""

@@ -11,18 +11,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from scipy import stats
+import pandas as pd
 
 from flexround import metrics
 from flexround.errors import InputError, SettingsError, suggest
-from flexround.results import typed_csv
+from flexround.results import frames
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
-from flexround.results.contests import EXACT, Lead, between
-from flexround.results.paired import LEVEL
+from flexround.results.paired import EXACT, Lead, adjusted, between, decided
 from flexround.results.paper_numbers import Key
-from flexround.results.table_csv import P_DECIMALS, number, write
-from flexround.results.typed_csv import Printed
+from flexround.results.table_csv import P_DECIMALS, number
 from flexround.settings import validation
 from flexround.settings.schema import Scale
 
@@ -42,18 +40,18 @@ class Judgement(NamedTuple):
     one: str
     other: str
     criterion: str
-    published_margin: Printed | None
+    published_margin: str
     published: str
-    margin: Printed | None
-    noise: Printed | None
-    stderr: Printed | None
-    n_examples: int | None
-    p_value: Printed | None
-    p_adjusted: Printed | None
+    margin: str
+    noise: str
+    stderr: str
+    n_examples: str
+    p_value: str
+    p_adjusted: str
     verdict: str
     outcome: str
-    iterations: int | None
-    other_iterations: int | None
+    iterations: str
+    other_iterations: str
     scale: str
     task: str
     checkpoint: str
@@ -133,20 +131,18 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
 
     Margin and noise are in one unit. The p-value, of "both are equally good", tells nothing of a claim with a bound.
     """
-    room = claim.room(margin, metric)
-    bounded = bool(claim.within or claim.similar)
-    if round(abs(room) - noise, EXACT) <= 0 or not (bounded or p_value is None or p_value < LEVEL):
-        return NOISE
-    return HOLDS if room > 0 else FAILS
+    bounded = claim.within or claim.similar
+    side = decided(claim.room(margin, metric), noise, None if bounded else p_value)
+    return HOLDS if side > 0 else FAILS if side < 0 else NOISE
 
 
-def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds: Claims) -> str:
-    """Return one line per comparison of a scale, whose p-values are adjusted for all of them; byte-stable.
+def judged(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds: Claims) -> pd.DataFrame:
+    """Return one line per comparison of a scale, whose p-values are adjusted for all of them.
 
     ``budgets`` are the iterations of a block, by ``budget_key``; ``bounds`` have those within which methods are equal.
     """
     lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
-    return write(with_outcomes(lines, bounds), Judgement._fields)
+    return frames.made(with_outcomes(lines, bounds), Judgement._fields)
 
 
 def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[dict[str, str]]:
@@ -157,10 +153,9 @@ def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[di
     """
     found = [dict(line) for line in lines]
     tested = [line for line in found if line.get("p_value")]
-    adjusted = stats.false_discovery_control([float(line["p_value"]) for line in tested])
-    for line, p in zip(tested, adjusted, strict=True):
+    for line, p in zip(tested, adjusted([float(line["p_value"]) for line in tested]), strict=True):
         line |= {"p_adjusted": number(p, P_DECIMALS), "outcome": _outcome(line, p, bounds)}
-    return [{name: line[name] for name in line if name != "apart"} for line in found]
+    return found
 
 
 def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
@@ -169,9 +164,8 @@ def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
     It is equal to the second one if ``paired.Difference.apart`` lies within the bound: two one-sided tests at 2.5 %.
     Else this end of the interval, rounded up, says how far apart the two may be.
     """
-    margin, noise = float(line["margin"]), float(line["noise"] or math.inf)
-    if p < LEVEL and abs(margin) > noise:
-        return BETTER if margin > 0 else WORSE
+    if side := decided(float(line["margin"]), float(line["noise"] or math.inf), p):
+        return BETTER if side > 0 else WORSE
     relative = metrics.of(line["metric"]).relative
     limit, unit = (bounds.equal_percent, "%") if relative else (bounds.equal_points, "points")
     apart = float(line["apart"])
@@ -229,7 +223,7 @@ def _ours(comparison: Comparison) -> dict[str, str]:
 
 def load(path: Path, scale: Scale) -> list[JudgedClaim]:
     """Read the ``claims.csv`` of a scale; no claims if it isn't made."""
-    lines = typed_csv.load_made(path, Judgement)
+    lines = frames.load(path, Judgement)
     return by_claim(lines, validation.load(Claims, scale.claims_file).claims, str(path)) if lines else []
 
 
@@ -262,6 +256,6 @@ def against_adaround(claims: Iterable[JudgedClaim]) -> list[Judgement]:
     found = {}
     for line in (line for claim in claims for line in claim.lines):
         rival = line.recipe.replace("flexround", "adaround")
-        if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin is not None:
+        if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin:
             found[line.place, line.section, line.column, line.metric, line.bits, line.recipe] = line
     return list(found.values())

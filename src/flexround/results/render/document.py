@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from flexround.io.artifacts import read_json, read_text
 from flexround.results import grid, published_results
-from flexround.results.render import jinja, latex
+from flexround.results.render import latex
 from flexround.results.render.latex import escape
 from flexround.settings.layout import PARAMS
 from flexround.settings.plan import Plan
@@ -54,7 +54,7 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     published = {table.name: text for table in others if (text := _published(root, plan, table))}
     tables |= published
     missing = [name for name in names if name not in tables and not (directory / f"{name}.pdf").exists()]
-    return jinja.LATEX.get_template("document.tex").render(
+    return latex.LATEX.get_template("document.tex").render(
         scale=plan.scale,
         figures=figures,
         fit=latex.FIT,

@@ -6,7 +6,7 @@ import textwrap
 from flexround.errors import SettingsError
 from flexround.results.grid import Entry, GridRow, Heading, TableGrid
 from flexround.results.paper_numbers import DECIMALS
-from flexround.results.render import jinja
+from flexround.results.render.html import HTML
 from flexround.results.render.words import absent, legend, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
@@ -15,6 +15,15 @@ HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pul
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
 DAGGER = r"\dag"
 SLASH = r"@{~/~}"  # bold digits are wider than S reserves; a thin space would let them touch the slash
+LATEX = HTML.overlay(  # << >> and <% %>, because braces are LaTeX's own
+    block_start_string="<%",
+    block_end_string="%>",
+    variable_start_string="<<",
+    variable_end_string=">>",
+    comment_start_string="<#",
+    comment_end_string="#>",
+    autoescape=False,
+)
 ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
@@ -28,7 +37,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
     marks = legend(grid, partial=_superscript(DAGGER), missing="---")
-    return jinja.LATEX.get_template("table.tex").render(
+    return LATEX.get_template("table.tex").render(
         grid=grid,
         fit=FIT,
         name=table.name,
@@ -88,20 +97,20 @@ def _descriptive(line: GridRow, row: Row | None, grid: TableGrid, table: Table) 
 def _numbers(line: GridRow, table: Table) -> list[str]:
     """Return one cell for each metric of each column, the last of a column over the width that is left."""
     texts = []
-    for cell in line.cells:
-        *first, last = map(_number, cell.entries)
+    for cell, width in zip(line.cells, line.widths, strict=True):
+        *first, last = map(_number, cell)
         # a cell's metrics come from the same runs; what marks it takes no width
-        marks = table.mark(line.row, cell.entries[0].column) + (DAGGER if cell.entries[0].status == "partial" else "")
+        marks = table.mark(line.row, cell[0].column) + (DAGGER if cell[0].status == "partial" else "")
         last += rf"\rlap{{{_superscript(marks)}}}" if marks else ""
-        texts += [*first, rf"\multicolumn{{{cell.last_width}}}{{c}}{{{last}}}" if cell.last_width > 1 else last]
+        texts += [*first, rf"\multicolumn{{{span}}}{{c}}{{{last}}}" if (span := width - len(first)) > 1 else last]
     return texts
 
 
 def _number(entry: Entry) -> str:
     """Return a number for an S column, bold if best, or a dash."""
-    if entry.value is None:
+    if not entry.value:
         return f"{{{absent(entry, '---')}}}"
-    return rf"\bfseries {entry.value}" if entry.best else str(entry.value)
+    return rf"\bfseries {entry.value}" if entry.best else entry.value
 
 
 def _superscript(marks: str) -> str:
@@ -114,9 +123,9 @@ def _format(grid: TableGrid, table: Table) -> str:
     if table.settings:
         return "".join(texts) + "c" * len(grid.columns)
     for index, column in enumerate(grid.columns):
-        values = [[entry.value for entry in line.cells[index].entries] for line in grid.rows]
+        values = [[entry.value for entry in line.cells[index]] for line in grid.rows]
         whole = [  # digits before the point of the widest
-            max(2, *(len(str(of_row[metric] or "").partition(".")[0]) for of_row in values if metric < len(of_row)))
+            max(2, *(len(of_row[metric].partition(".")[0]) for of_row in values if metric < len(of_row)))
             for metric in range(column.width)
         ]
         texts.append(SLASH.join(f"S[table-format={digits}.{DECIMALS}]" for digits in whole))

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from flexround.errors import InputError
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, Judgement
 from flexround.results.render.figure_style import BLUE, GREY, ORANGE, link, new_figure, style
-from flexround.results.typed_csv import Printed
 
 VERDICTS = {  # words, colour and marker of each verdict
     HOLDS: ("better", BLUE, "o"),
@@ -63,9 +62,9 @@ def places(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda place: (place.startswith("figure"), int(place.split()[-1])))
 
 
-def multiple(margin: Printed | None, noise: Printed | None) -> float:
+def multiple(margin: str, noise: str) -> float:
     """Return a margin in multiples of the noise, at most ``REACH``."""
-    value, chance = float(margin or 0), math.inf if noise is None else float(noise)
+    value, chance = float(margin or 0), float(noise or math.inf)
     multiple = value / chance if chance else math.copysign(math.inf, value) if value else 0.0
     return max(-REACH, min(REACH, multiple))
 

@@ -1,33 +1,34 @@
-"""Where every cell of the tables comes from: everything that is recorded about its runs, in sections for a reader."""
+"""Where the numbers come from: a sheet for each run, with its cells and files, and the cost of the jobs behind it."""
 
 import dataclasses
-import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from flexround.errors import InputError
+from flexround.errors import SettingsError
 from flexround.io import artifacts
 from flexround.results.grid import Entry
-from flexround.results.render import jinja, job_costs, words
-from flexround.results.render.jinja import as_cell
+from flexround.results.render import words
+from flexround.results.render.html import bar, told
 from flexround.results.render.overview import Standing
-from flexround.results.table_csv import number
-from flexround.settings import layout, user_rows
+from flexround.settings import layout, outputs, user_rows
 from flexround.settings.layout import Run
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Setting, Table
 
-Section = tuple[str, Any]  # a title, and facts: a dict, or a list of rows of which the first is the header
-LOG_LINES = 12
-LOGGED = re.compile(r"\d\d:\d\d:\d\d (.*)")  # what our stages write; the clock is left out
-OF_METRICS = ("metrics", "stderr", "heldout")  # hold values of metrics
-RESULT = ("metrics", "stderr", "n_examples", "protocol")  # of metrics.json
-NOT_SHOWN = ("files", "inputs", "place")  # of manifests: hashes, which have a section of their own, and paths
+STAGES = {  # the directory below results/SCALE in which a job's result lies -> the stage as a reader knows it
+    "data": "data",
+    "checkpoints": "fine-tune",
+    "gates": "gate",
+    "calibration": "calibrate",
+    "quantized": "reconstruct",
+    "evaluated": "evaluate",
+}
+COMMAND = "To make it again"  # title of a sheet's commands, one for each seed
 DIGITS = 4  # significant ones, of errors, seconds and megabytes
-SETTING_DIGITS = 6  # of what is neither that nor a value of a metric
 BLOCK = {
     "block": "block",
     "phase": "phase",
@@ -39,57 +40,46 @@ BLOCK = {
     "peak_mb": "peak MB",
 }
 ERRORS = ("error_rtn", "error_soft", "error_hard")
-NAMES = ("section", "method", "bits", "column", "metric")  # of a cell: they stand in its title
-LAYOUT = ("table", "row", "group", "best")
-COLUMNS = [name for name in Entry._fields if name not in (*NAMES, *LAYOUT)]
+MACHINE = ("commit", "date", "device", "processor", "simd")  # of the environment of an evaluation
 
 
-def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str | None = None) -> dict[str, Any]:
-    """Return where every cell of tables comes from, as ``root``/results and ``root``/logs tell, for the page's script.
+class Sheet(NamedTuple):
+    """What is recorded of a run, over all of its seeds."""
+
+    name: str
+    cells: list[tuple[str, str, str]]  # each of its cells: identifier on the page, place in its table, what it says
+    sections: dict[str, Any]  # facts by title: a dict, or a list of rows of which the first is the header
+
+
+def sheets(root: Path, plan: Plan, standings: Sequence[Standing], own: str | None = None) -> list[Sheet]:
+    """Return a sheet for each run or setting that tables show, as ``root``/results tells.
 
     ``own`` is the user's file whose rows are among the tables.
-
-    Returns:
-        ``columns``: [key, words] of what is told of a cell; ``cells``: by sheet, [title, values of these columns,
-        numbers of runs]; ``runs``: a list of [name, [[title, number of a section], ...]]; ``sections``: HTML, see
-        :func:`sections`. Equal sections stand there once: versions, data and settings are the same for hundreds of
-        runs.
     """
-    described: dict[str, list[Section]] = {}
-    cells = {}
+    made: dict[str, Sheet] = {}
     for s in standings:
-        for place, (entry, sheet) in enumerate(s.sheets.items()):
-            if s.table.settings:
-                names = [f"{s.table.place}, setting {place + 1}"]
-                described[names[0]] = [("Setting", _setting(s.table, s.table.settings[place], plan))]
-            else:
-                runs = evaluated(entry, root)
-                names = [str(run) for run in runs or [entry.run]]
-                for name, run in zip(names, runs or [entry.run], strict=True):
-                    if name not in described:
-                        make = [("Run", {"not evaluated; to make it": command(root, plan, run, own)})]
-                        described[name] = sections(root, plan, run, own) if runs else make
+        for place, (entry, cell) in enumerate(s.sheets.items()):
+            name = f"{s.table.place}, setting {place + 1}" if s.table.settings else sheet_of(entry)
+            if name not in made:
+                if s.table.settings:
+                    facts = {"Setting": _setting(s.table, s.table.settings[place], plan)}
+                else:
+                    facts = sections(root, plan, entry.run, evaluated(entry, root), own)
+                made[name] = Sheet(name, [], facts)
             what = words.listed(entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
-            told = [as_cell(getattr(entry, column)).text for column in COLUMNS]
-            cells[sheet] = [f"{s.table.title}: {what}", told, names]
-    numbers = {name: number for number, name in enumerate(described)}
-    html = vars(jinja.HTML.get_template("marks.html").module)["told"]
-    stored: dict[str, int] = {}
+            said = f"{entry.value or words.absent(entry, '—')}; {told(entry)}"
+            made[name].cells.append((cell, f"{s.table.title}: {what}", said))
+    return list(made.values())
 
-    def section(title: str, facts: Any) -> list[Any]:
-        return [title, stored.setdefault(html(facts, title).strip(), len(stored))]
 
-    return {
-        "columns": [[name, words.of(name)] for name in COLUMNS],
-        "cells": {sheet: [*told, [numbers[name] for name in names]] for sheet, (*told, names) in cells.items()},
-        "runs": [[name, [section(*each) for each in facts]] for name, facts in described.items()],
-        "sections": list(stored),
-    }
+def sheet_of(entry: Entry) -> str:
+    """Return the name of the sheet of a number that was measured."""
+    return "/".join((entry.task, entry.checkpoint, entry.recipe))
 
 
 def evaluated(entry: Entry, root: Path) -> list[Run]:
     """Return the runs that a cell is the median of: the first ``n_seeds`` that are evaluated."""
-    count = entry.n_seeds or 0
+    count = int(entry.n_seeds or 0)
     files = (root / layout.evaluated_dir(entry.run)).parent.glob("seed*/metrics.json") if count else ()
     seeds = sorted(int(path.parent.name.removeprefix("seed")) for path in files)
     return [dataclasses.replace(entry.run, seed=seed) for seed in seeds[:count]]
@@ -105,51 +95,24 @@ def _setting(table: Table, setting: Setting, plan: Plan) -> dict[str, str]:
     return facts
 
 
-def sections(root: Path, plan: Plan, run: Run, own: str | None = None) -> list[Section]:
-    """Return what ``root``/results and ``root``/logs record about an evaluated run; what isn't there is left out.
-
-    ``own`` is the user's file that is among the settings.
-
-    Raises:
-        InputError: a file that isn't what it should be.
-    """
-    evaluated, quantized = (root / of(run) for of in (layout.evaluated_dir, layout.quantized_dir))
-    weights = root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
-    directories = job_costs.directories(plan, run)
-    samples = [root / place for place in directories if job_costs.stage(place) == "calibrate"]
-    try:
-        metrics, record = artifacts.read_json(evaluated / "metrics.json"), _optional(quantized / "record.json")
-        manifest = _manifest([quantized])
-        recorded: list[Section] = [
-            ("Run", {**vars(run), "make it again": command(root, plan, run, own)}),
-            ("Result", {key: metrics[key] for key in RESULT if metrics.get(key)}),
-            ("Recipe", _recipe(manifest)),
-            ("Settings and where they come from", _settings(manifest)),
-            ("Blocks", _blocks(record)),
-            ("Calibration samples", _manifest(samples)),
-            ("Full-precision network", _manifest([weights])),
-            ("Gate", _optional(root / plan.gate(run))),
-            ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
-            ("Versions of the evaluation", metrics.get("environment", {})),
-            ("Versions of the reconstruction", record.get("environment", {})),
-            ("sha256 of what is recorded", _hashes(root, directories)),
-            *_logs(root, directories),
-        ]
-        return [(title, _rounded(facts)) for title, facts in recorded if facts]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{evaluated}: what is recorded of it isn't what its jobs write ({error!r}); make it again"
-        ) from error
+def sections(root: Path, plan: Plan, first: Run, seeds: Sequence[Run], own: str | None = None) -> dict[str, Any]:
+    """Return what ``root``/results records about the evaluated seeds of a run; what isn't there is left out."""
+    found: dict[str, Any] = {COMMAND: [command(root, plan, run, own) for run in seeds or [first]]}
+    for run in seeds:
+        quantized = root / layout.quantized_dir(run)
+        manifest, record = (_optional(quantized / name) for name in ("manifest.json", "record.json"))
+        if run == seeds[0]:
+            found |= {"Recipe": _recipe(manifest), "Settings and where they come from": _settings(manifest)}
+        of_seed = f", seed {run.seed}" if len(seeds) > 1 else ""
+        environment = _optional(root / layout.evaluated_dir(run) / "metrics.json").get("environment", {})
+        found[f"Machine and commit{of_seed}"] = {key: environment[key] for key in MACHINE if environment.get(key)}
+        found[f"Errors of blocks{of_seed}"] = _blocks(record)
+        found[f"sha256{of_seed}"] = _hashes(root, directories(plan, run))
+    return {title: facts for title, facts in found.items() if facts}
 
 
 def _optional(path: Path) -> dict[str, Any]:
     return artifacts.read_json(path) if path.exists() else {}
-
-
-def _manifest(directories: Iterable[Path]) -> dict[str, Any]:
-    """Return what the manifests of some directories say, but for their files."""
-    manifests = [_optional(directory / "manifest.json") for directory in directories]
-    return {key: value for facts in manifests for key, value in facts.items() if key not in NOT_SHOWN}
 
 
 def command(root: Path, plan: Plan, run: Run, own: str | None = None) -> str:
@@ -169,8 +132,9 @@ def _recipe(manifest: dict[str, Any]) -> dict[str, Any]:
 def _settings(manifest: dict[str, Any]) -> list[list[Any]]:
     """Return each effective hyper-parameter, first what it means, with its source."""
     sources = manifest.get("hyper_sources", {})
-    hyper = sorted(manifest.get("hyper", {}).items())
-    rows = [[words.of(key), key, value, sources.get(key, "")] for key, value in hyper]
+    rows = [
+        [words.of(key), key, value, sources.get(key, "")] for key, value in sorted(manifest.get("hyper", {}).items())
+    ]
     return [["what", "setting", "value", "source"], *rows] if rows else []
 
 
@@ -180,10 +144,9 @@ def _blocks(record: dict[str, Any]) -> list[list[Any]]:
     largest = max((block.get(key) or 0.0 for block in blocks for key in ERRORS), default=0.0)
     rows = []
     for block in blocks:
-        cells = {key: as_cell(_short(block.get(key))) for key in BLOCK}
-        for key in (key for key in ERRORS if block.get(key) and largest):
-            cells[key] = cells[key]._replace(share=round(100 * block[key] / largest))
-        rows.append(list(cells.values()))
+        cells = {key: _short(block.get(key, "")) for key in BLOCK}
+        shares = {key: bar(cells[key], 100 * block[key] / largest) for key in ERRORS if block.get(key)}
+        rows.append(list((cells | shares).values()))
     return [list(BLOCK.values()), *rows] if rows else []
 
 
@@ -192,33 +155,45 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _rounded(facts: Any, of_metrics: bool = False) -> Any:
-    """Return facts in which values of metrics have the decimals of the tables, and others no floating-point error."""
-    if isinstance(facts, dict):
-        return {key: _rounded(value, of_metrics or key in OF_METRICS) for key, value in facts.items()}
-    if not isinstance(facts, float):
-        return facts
-    return number(facts) if of_metrics else float(f"{facts:.{SETTING_DIGITS}g}")
-
-
-def _costs(root: Path, directories: list[str]) -> list[list[Any]]:
-    """Return what each job behind the run took; jobs that others share are among them."""
-    costs = {directory: job_costs.cost(root, directory) for directory in directories}
-    rows = [[job_costs.stage(place), place, *map(_short, cost)] for place, cost in costs.items() if cost]
-    return [["stage", "result", "seconds", "CPU seconds", "peak MB"], *rows] if rows else []
-
-
-def _hashes(root: Path, directories: list[str]) -> dict[str, str]:
+def _hashes(root: Path, places: list[str]) -> dict[str, str]:
     """Return the sha256 of each job's manifest, which lists those of its files, of the gate and of the metrics."""
-    paths = [place + name for place in directories for name in ("/manifest.json", ".json", "/metrics.json")]
+    paths = [place + name for place in places for name in ("/manifest.json", ".json", "/metrics.json")]
     return {path: artifacts.sha256(root / path) for path in paths if (root / path).exists()}
 
 
-def _logs(root: Path, directories: list[str]) -> Iterator[Section]:
-    """Yield the last lines that the run's own two jobs logged."""
-    for directory in directories[-2:]:
-        path = Path("logs") / Path(directory).relative_to("results").with_name(Path(directory).name + ".log")
-        if (root / path).exists() and job_costs.stage(directory) in ("reconstruct", "evaluate"):
-            text = (root / path).read_text(errors="replace")  # whatever a job printed
-            lines = [logged[1] for line in text.splitlines() if (logged := LOGGED.match(line))]
-            yield f"End of {path}", "\n".join(lines[-LOG_LINES:])
+def directories(plan: Plan, run: Run) -> list[str]:
+    """Return where the results of all jobs behind a run lie, each once, in the order in which they are made.
+
+    A gate's is a file; its place here has no suffix. A run that the settings no longer know has its evaluation's alone.
+    """
+    try:
+        made = list(outputs.of_run(plan, run, evaluated=True))
+    except SettingsError:
+        return [layout.evaluated_dir(run)]
+    return list(dict.fromkeys(output.place.removesuffix(".json") for output in made))
+
+
+def stage(directory: str) -> str:
+    """Return the stage whose result lies in a directory."""
+    return STAGES[Path(directory).parts[2]]
+
+
+def seconds(root: Path, directory: str) -> float:
+    """Return how long a job took: by its own accounting, else by what the stage recorded; 0 if neither is there.
+
+    ``directory`` is that of the job's result below ``root``, as in :mod:`flexround.settings.layout`.
+    """
+    usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
+    for path in (usage, root / directory / "record.json", root / directory / "metrics.json"):
+        if path.exists():
+            found = artifacts.read_json(path)
+            return sum(part["seconds"] for part in found.get("blocks", [found]))
+    return 0.0
+
+
+def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
+    """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once."""
+    total: dict[str, float] = defaultdict(float)
+    for directory in dict.fromkeys(directory for run in runs for directory in directories(plan, run)):
+        total[stage(directory)] += seconds(root, directory)
+    return {name: total[name] for name in STAGES.values() if total[name]}

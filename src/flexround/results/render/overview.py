@@ -11,7 +11,6 @@ from flexround.results.claims.verdicts import BETTER, EQUAL, FAILS, HOLDS, NOISE
 from flexround.results.grid import Entry, TableGrid
 from flexround.results.render.words import plain
 from flexround.results.table_csv import NOT_RUN
-from flexround.results.typed_csv import Printed
 from flexround.settings.tables import Table
 
 FAMILIES = {  # of a table's tasks and models; the first that fits
@@ -82,9 +81,11 @@ class Standing(NamedTuple):
         return by_status if len(self.counts) > 1 else by_status.partition(" ")[0]
 
     @property
-    def worst(self) -> Printed | None:
-        """The difference of the cell that is farthest from the paper's; None where that may not be said."""
-        return max((entry.delta for entry in self.entries if entry.delta is not None), key=abs, default=None)
+    def worst(self) -> str:
+        """The difference of the cell that is farthest from the paper's; empty where that may not be said."""
+        return max(
+            (entry.delta for entry in self.entries if entry.delta), key=lambda delta: abs(float(delta)), default=""
+        )
 
     @property
     def wins(self) -> tuple[int, int]:

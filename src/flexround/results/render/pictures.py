@@ -18,7 +18,7 @@ from flexround.results.paper_numbers import SETTING
 from flexround.results.render import curves, leads, origins, words
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import svg
-from flexround.results.render.jinja import Cell, as_cell
+from flexround.results.render.html import bar, link
 from flexround.results.render.overview import Standing
 from flexround.results.table_csv import number
 from flexround.settings.plan import Plan
@@ -31,7 +31,7 @@ class Picture(NamedTuple):
 
     label: str
     header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[str]]
     svg: Markup | None = None
 
 
@@ -61,7 +61,7 @@ class Sheets:
         return self._names.get(_place(line, line.place), "")
 
     def picture(
-        self, plot: str, label: str, drawn: Figure, header: Sequence[str], rows: Sequence[Sequence[Cell]]
+        self, plot: str, label: str, drawn: Figure, header: Sequence[str], rows: Sequence[Sequence[str]]
     ) -> Picture:
         """Return a figure with links to the sheets."""
         return Picture(label, header, rows, Markup(svg(drawn, f"{plot}, {label}", self.said)))
@@ -80,7 +80,7 @@ def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
         places = leads.places(line.place for line in lines)
         counts = Counter((line.place, line.verdict) for line in lines)
         header = ["", *(words_of for words_of, *_ in leads.VERDICTS.values())]
-        rows = [[Cell(p.capitalize()), *(Cell(str(counts[p, verdict])) for verdict in leads.VERDICTS)] for p in places]
+        rows = [[p.capitalize(), *(str(counts[p, verdict]) for verdict in leads.VERDICTS)] for p in places]
         drawn = leads.draw(lines, "", scale, list(map(sheets.of, lines)))
         pictures = [sheets.picture(title, "all tables", drawn, header, rows)]
         pictures += [_of_place(place, [line for line in lines if line.place == place], sheets) for place in places]
@@ -120,14 +120,14 @@ def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
 
 def of_seeds(standings: Iterable[Standing], found: Values, root: Path, sheets: Sheets) -> Plot:
     """Return how far each seed is from the median of its cell; of tables, and of calibration sizes."""
-    lines: dict[str, list[tuple[Cell, list[float]]]] = defaultdict(list)
+    lines: dict[str, list[tuple[str, list[float]]]] = defaultdict(list)
     for standing in standings:
         for entry, sheet in standing.sheets.items():
             if values := _seeds(entry, standing, root):
                 lines[standing.table.title].append((_linked(cell_of(entry, entry.method), sheet), values))
     for (method, size), values in found.items():
         if len(values) > 1:
-            lines["calibration sizes"].append((Cell(f"{method}, {size} samples"), values))
+            lines["calibration sizes"].append((f"{method}, {size} samples", values))
     text = "The bar behind the value of a seed shows how far it is from the median of the cell."
     empty = "Every cell has one seed, or its seeds were not computed here: --config seeds=3 makes three."
     pictures = [_over_seeds(label, of_label) for label, of_label in lines.items()]
@@ -157,9 +157,8 @@ def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
     rows = []
     for line, multiple in zip(lines, multiples, strict=True):
         method = line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0]
-        share = round(100 * multiple / max(2.0, *multiples))
-        lead = as_cell(line.margin)._replace(share=share, kind=kinds.get(line.verdict, ""))
-        others = map(as_cell, (line.noise, words.probability(line.p_value), leads.VERDICTS[line.verdict][0]))
+        lead = bar(line.margin, 100 * multiple / max(2.0, *multiples), kinds.get(line.verdict, ""))
+        others = line.noise, words.probability(line.p_value), leads.VERDICTS[line.verdict][0]
         rows.append([_linked(cell_of(line, method), sheets.of(line)), lead, *others])
     return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 
@@ -168,7 +167,7 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
     """Return the values of a table against bits, a panel for each column; None where no method has two."""
     panels: dict[str, list[Entry]] = {}
     for entry in standing.entries:
-        if entry.value is not None and entry.metric != SETTING:
+        if entry.value and entry.metric != SETTING:
             panel = words.listed(entry.section, entry.column, words.of(entry.metric))
             panels.setdefault(panel, []).append(entry)
     points, names = [], standing.sheets
@@ -176,12 +175,12 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
         widths = {(entry.method, entry.bits) for entry in entries}
         several = {method for method, count in Counter(method for method, _ in widths).items() if count > 1}
         of_panel = [
-            CurvePoint(panel, entry.method, entry.bits, entry.value or 0.0, Z * (entry.stderr or 0.0), names[entry])
+            CurvePoint(panel, entry.method, entry.bits, float(entry.value), Z * float(entry.stderr or 0), names[entry])
             for entry in entries
             if entry.method in several and not whole(plan, entry.recipe)
         ]
         best = [entry for entry in entries if of_panel and whole(plan, entry.recipe)]
-        points += [*of_panel, *(CurvePoint(panel, entry.method, "", entry.value or 0.0) for entry in best)]
+        points += [*of_panel, *(CurvePoint(panel, entry.method, "", float(entry.value)) for entry in best)]
     axis = Axis("bits, weights/activations", "", window=None)
     return _of_curves(title, standing.table.title, points, axis, sheets) if points else None
 
@@ -189,13 +188,13 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
 def _of_curves(title: str, label: str, points: Sequence[CurvePoint], axis: Axis, sheets: Sheets) -> Picture:
     """Return lines of methods, and their values as a table with a column for each place of the axis."""
     places = curves.places(points)
-    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for point in points:
         if point.at:
             spread = f" ± {number(point.bar)}" if axis.sizes and point.bar else ""
             row = rows.setdefault((point.panel, point.method), {})
             row[point.at] = _linked(number(point.value) + spread, point.sheet)
-    told = [[*map(Cell, names), *(row.get(at, Cell("")) for at in places)] for names, row in rows.items()]
+    told = [[*names, *(row.get(at, "") for at in places)] for names, row in rows.items()]
     drawn = curves.draw(points, axis, "", "")
     return sheets.picture(title, label, drawn, ["column", "method", *places], told)
 
@@ -205,7 +204,7 @@ def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
 
     A row of an ``own=`` file has none where the page was made without that file.
     """
-    if (entry.n_seeds or 0) < 2:
+    if int(entry.n_seeds or 0) < 2:
         return []
     names, run = standing.table.metric_names, (entry.task, entry.checkpoint, entry.recipe)
     cells = (cell for cell in standing.table.cells() if cell.column.name == entry.column)
@@ -215,17 +214,16 @@ def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
     return [read_run(run, root / "results", metrics)[metrics[0]].value for run in runs]
 
 
-def _over_seeds(label: str, lines: Sequence[tuple[Cell, list[float]]]) -> Picture:
+def _over_seeds(label: str, lines: Sequence[tuple[str, list[float]]]) -> Picture:
     medians = [statistics.median(values) for _, values in lines]
     away = [[abs(value - median) for value in values] for (_, values), median in zip(lines, medians, strict=True)]
     largest = max(map(max, away)) or 1.0
     rows = []
     for (name, values), median, of_cell in zip(lines, medians, away, strict=True):
-        bars = [round(100 * distance / largest) for distance in of_cell]
-        seeds = [Cell(number(value), share=bar) for value, bar in zip(values, bars, strict=True)]
-        rows.append([name, Cell(number(median)), *seeds])
+        seeds = [bar(number(value), 100 * far / largest) for value, far in zip(values, of_cell, strict=True)]
+        rows.append([name, number(median), *seeds])
     return Picture(label, ["cell", "median", *(f"seed {index}" for index in range(len(lines[0][1])))], rows)
 
 
-def _linked(text: str, sheet: str) -> Cell:
-    return Cell(text, f"cell-{sheet}" if sheet else "")
+def _linked(text: str, sheet: str) -> str:
+    return link(text, f"cell-{sheet}" if sheet else "")

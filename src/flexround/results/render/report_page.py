@@ -2,25 +2,27 @@
 
 import base64
 import itertools
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from markupsafe import Markup
-
-from flexround.results import published_results, ranking, typed_csv
+from flexround import metrics
+from flexround.results import frames, published_results, ranking
 from flexround.results.claims import verdicts
-from flexround.results.claims.errata import Erratum
-from flexround.results.claims.verdicts import JudgedClaim
-from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures
-from flexround.results.render.jinja import Cell
+from flexround.results.claims.verdicts import FAILS, NOT_RUN, JudgedClaim, Judgement
+from flexround.results.paper_numbers import Erratum
+from flexround.results.render import html, origins, overview, pictures, words
+from flexround.results.render.html import link
 from flexround.results.render.overview import Standing, standing
 from flexround.settings import user_rows
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
-STAGES = (*job_costs.STAGES.values(), "together")
+COMPARISONS = (
+    *("Place", "Cell", "Rows", "Claim", "Iterations", "Paper"),
+    *("Ours", "Noise", "p", "p adjusted", "Verdict", "Outcome"),
+)
+ERRATA = ("Kind", "Place", "Row", "Cell", "Printed", "What is wrong")
+STAGES = (*origins.STAGES.values(), "together")
 
 
 def render(root: Path, plan: Plan, own: str | None = None) -> str:
@@ -39,7 +41,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     every_run = list(itertools.chain(*runs.values()))
     shared = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
     claims_csv, errata_csv, ranking_csv = shared
-    ranked = typed_csv.load_made(ranking_csv.path, ranking.Line)
+    ranked = frames.load(ranking_csv.path, ranking.Line)
     claims = verdicts.load(claims_csv.path, plan.scale)
     leads = verdicts.against_adaround(claims)
     costs = {number: _seconds(root, plan, f"Table {number}", of_table) for number, of_table in runs.items() if of_table}
@@ -47,9 +49,8 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     sizes = pictures.sizes(plan, root)
     complete, unmade = plan.complete_tables(), [s for s in standings if not s.grid]
     figures = {number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)}
-    data = origins.provenance(root, plan, standings, own)
-    data |= {"compared": _compared(claims, sheets)}
-    return jinja.HTML.get_template("report.html").render(
+    found = origins.sheets(root, plan, standings, own)
+    return html.HTML.get_template("report.html").render(
         scale=plan.scale,
         given=user_rows.given_as(plan.scale.name, root),
         standings=standings,
@@ -68,8 +69,8 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         made=published_results.made(root, plan.scale),
         claims=claims,
         claims_published=claims_csv.published,
-        comparisons=claims_page.comparisons,
-        comparisons_header=claims_page.COMPARISONS,
+        comparisons=comparisons,
+        comparisons_header=COMPARISONS,
         found=overview.sentences(verdicts.total(claims), leads, standings, _others(directory, every_run)),
         leads=pictures.of_leads(leads, sheets, plan.scale.name),
         plots=[
@@ -80,26 +81,16 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         ranking=[line[1:-1] for line in ranked],
         ranking_families=[line.group if line.by == ranking.FAMILY else "" for line in ranked],
         ranking_published=ranking_csv.published,
-        errata_header=claims_page.ERRATA,
-        errata=claims_page.errata(typed_csv.load_made(errata_csv.path, Erratum)),
+        errata_header=ERRATA,
+        errata=errata(frames.load(errata_csv.path, Erratum)),
         status=_status(standings, plan.scale.comparable),
         costs=[["Table", *STAGES], *costs.values()],
         cost_families=[s.family for s in standings if s.table.number in costs],
         total=_seconds(root, plan, "All", every_run),
-        data=_script_data(data),
+        origins=found,
+        command=origins.COMMAND,
+        sheet_ids={cell: f"sheet-{number}" for number, sheet in enumerate(found) for cell, *_ in sheet.cells},
     )
-
-
-def _compared(claims: Iterable[JudgedClaim], sheets: pictures.Sheets) -> list[list[str]]:
-    """Return each comparison of the claims once: the pair of methods, the sheet of its first cell, and the columns."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for claim in claims:
-        for line, row in zip(claim.lines, claims_page.comparisons(claim), strict=True):
-            place, cell, pair, _, iterations, _, ours, noise, _, p, _, outcome = map(str, row)
-            if line.margin is not None:
-                columns = [place, cell, iterations, ours, noise, p, outcome]
-                found.setdefault((place, cell, pair), [pair, sheets.of(line), *columns])
-    return list(found.values())
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
@@ -108,14 +99,14 @@ def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
     return sorted(found - {str(run).replace("/", "/evaluated/", 1) for run in runs})
 
 
-def _status(standings: Iterable[Standing], comparable: bool) -> list[list[Cell | str]]:
+def _status(standings: Iterable[Standing], comparable: bool) -> list[list[str]]:
     """Return the header and the rows of the status of all tables."""
-    header: list[Cell | str] = ["Table", "What", "Family", "Status", "Cells"]
+    header = ["Table", "What", "Family", "Status", "Cells"]
     header += ["Farthest from the paper"] if comparable else []
     rows = [[*header, "FlexRound best"]]
     for s in standings:
-        name = Cell(s.table.title, s.table.name) if s.grid else s.table.title
-        worst = [str(s.worst or "")] if comparable else []
+        name = link(s.table.title, s.table.name if s.grid else "")
+        worst = [s.worst] if comparable else []
         led = s.led or ("no best" if s.grid and s.table.groups else "")
         rows.append([name, s.title, s.family, "published" if s.published else s.status, s.cells, *worst, led])
     return rows
@@ -123,16 +114,45 @@ def _status(standings: Iterable[Standing], comparable: bool) -> list[list[Cell |
 
 def _seconds(root: Path, plan: Plan, name: str, runs: Iterable[Run]) -> list[str]:
     """Return a row of the seconds of all jobs behind runs, by stage and together; empty without any."""
-    of = job_costs.seconds_by_stage(root, plan, runs)
+    of = origins.seconds_by_stage(root, plan, runs)
     of |= {"together": sum(of.values())} if of else {}
     return [name, *(f"{of[stage]:.{0 if of[stage] >= 10 else 1}f}" if stage in of else "" for stage in STAGES)]
 
 
-def _script_data(data: dict[str, Any]) -> Markup:
-    """Return JSON in which nothing ends the script element around it; other tags in it are the sections' own."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("</", r"<\/").replace("<!", r"\u003c!"))
-
-
 def _image(path: Path) -> str | None:
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
+
+
+def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
+    """Return a row for each comparison of a claim, see ``COMPARISONS``."""
+    return [
+        (
+            line.place.capitalize(),
+            _cell(line),
+            f"{line.one.split(' [')[0]} / {line.other.split(' [')[0]}",
+            line.criterion,
+            f"{line.iterations or '—'} / {line.other_iterations or '—'}",
+            _signed(line.published_margin, line.metric) + (f", {FAILS}" if line.published == FAILS else ""),
+            _signed(line.margin, line.metric),
+            line.noise or ("—" if line.verdict == NOT_RUN else "unknown"),
+            words.probability(line.p_value) or "—",
+            words.probability(line.p_adjusted) or "—",
+            line.verdict,
+            line.outcome or "—",
+        )
+        for line in claim.lines
+    ]
+
+
+def errata(mistakes: Sequence[Erratum]) -> list[tuple[object, ...]]:
+    """Return a row for each erratum, see ``ERRATA``."""
+    return [(m.kind, f"Table {m.table}, row {m.row}", m.method, _cell(m), m.value, m.text) for m in mistakes]
+
+
+def _cell(line: Judgement | Erratum) -> str:
+    """Return where in its table a number stands."""
+    return words.listed(line.section, line.column, line.bits, words.of(line.metric))
+
+
+def _signed(margin: str, metric: str) -> str:
+    return "—" if not margin else f"{float(margin):+.2f}{' %' if metrics.of(metric).relative else ''}"

@@ -44,18 +44,18 @@ def _found(grid: TableGrid) -> str:
 
 def _row(line: GridRow, names: Iterable[str], grid: TableGrid) -> list[str]:
     """Return what tells a row apart, then its numbers; a value that holds for all columns stands in its own."""
-    cells = {cell.entries[0].column: _cell(cell.entries) for cell in line.cells}
+    cells = {cell[0].column: _cell(cell) for cell in line.cells}
     return [*(getattr(line, name) for name in names), *(cells.get(column.name, "") for column in grid.columns)]
 
 
 def _cell(entries: tuple[Entry, ...]) -> str:
     """Return e.g. ``91.20*/99.60 (70.28/89.44)``: our metrics with their marks, then the paper's."""
     ours = "/".join(_marked(entry) for entry in entries)
-    published = "/".join(str(entry.published or "") for entry in entries)
+    published = "/".join(entry.published for entry in entries)
     return f"{ours} ({published})" if entries[0].published else ours
 
 
 def _marked(entry: Entry) -> str:
     """Return our value with a mark if it is the best or incomplete, or the mark of a missing one."""
     partial = "~" if entry.status == "partial" else ""
-    return str(entry.value or absent(entry, MISSING)) + ("*" if entry.best else "") + partial
+    return (entry.value or absent(entry, MISSING)) + ("*" if entry.best else "") + partial

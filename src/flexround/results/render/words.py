@@ -23,33 +23,9 @@ METRICS = {
     "bleu": "BLEU",
     "ppl": "perplexity",
 }
-RUN = {  # where the key itself would not do
-    "checkpoint": "network",
-    "value": "value, median over seeds",
-    "spread": "largest minus smallest over seeds",
-    "n_seeds": "seeds",
-    "n_examples": "examples of the test set",
-    "stderr": "standard error on the test set",
-    "higher_is_better": "higher is better",
-    "published": "in the paper",
-    "delta": "difference to the paper",
-    "rival": "best other row",
-    "lead": "difference to that row",
-    "lead_stderr": "standard error of that difference",
-    "p_value": "p of no difference",
-    "metrics": "values",
-    "protocol": "how it was asked",
-    "asked_as": "asked as by lm-eval",
-    "indices_sha256": "sha256 of which samples",
-    "train": "training",
-    "finish": "done to the network afterwards",
-    "gate": "must lie in",
-    "names": "of",
-    "lm_eval": "lm-eval",
-}
-CHOICE = {"selected": "selected among recipes", "heldout": "on held-out training rows"}
+CHOICE = {"selected": "selected among recipes"}
 SETTINGS = {name: label(field) for kind in (Hyper, Recipe) for name, field in kind.model_fields.items()}
-WORDS = METRICS | RUN | CHOICE | SETTINGS
+WORDS = METRICS | CHOICE | SETTINGS
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 SIGNS = {  # LaTeX -> text; double quotes before single ones
     **{"``": "\u201c", "''": "\u201d", "`": "\u2018", "'": "\u2019"},
@@ -67,9 +43,9 @@ def listed(*parts: str) -> str:
     return ", ".join(filter(None, parts))
 
 
-def probability(p: float | None) -> str:
+def probability(p: str | float | None) -> str:
     """Return a p value as a reader is told it, four decimals at most; empty where there is none."""
-    return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
+    return "" if p in (None, "") else "< 0.0001" if float(p) < 1e-4 else f"{float(p):.4f}"
 
 
 def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:

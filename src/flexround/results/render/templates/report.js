@@ -1,46 +1,4 @@
 "use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
-const dialog = document.getElementById("provenance");
-
-function element(tag, text, ...children) {
-  const node = document.createElement(tag);
-  if (text) node.textContent = text;
-  node.append(...children);
-  return node;
-}
-
-// What a cell of a table is, then its runs; sections of these are HTML that was escaped when it was made.
-function describe(values, runs) {
-  const facts = element("dl");
-  data.columns.forEach(([key, words], i) => {
-    if (values[i] === "") return;
-    const term = element("dt", words);
-    term.title = key;
-    facts.append(term, element("dd", values[i]));
-  });
-  const parts = runs.map((number, i) => {
-    const [name, sections] = data.runs[number];
-    const part = element("details", "", element("summary", name));
-    part.open = i === 0;
-    for (const [title, section] of sections) {
-      part.append(element("h3", title));
-      part.insertAdjacentHTML("beforeend", data.sections[section]);
-    }
-    return part;
-  });
-  return [facts, ...parts];
-}
-
-function open(id) {
-  const cell = data.cells[id];
-  if (!cell) return;
-  const [title, values, runs] = cell;
-  document.getElementById("provenance-title").textContent = title;
-  document.getElementById("provenance-body").replaceChildren(...describe(values, runs));
-  if (!dialog.open) dialog.showModal();
-  dialog.scrollTop = 0;
-  history.replaceState(null, "", `#cell-${id}`);
-}
 
 // What a row is sorted by: a number, which may have a unit, or a text.
 function sortedBy(row, column) {
@@ -71,21 +29,6 @@ function sort(button) {
   table.tBodies[0].append(...rows.sort((one, other) => compare(sortedBy(one, column), sortedBy(other, column))));
 }
 
-// One stop of the Tab key in each table; arrow keys move between its cells.
-function move(button, key) {
-  const lines = [...button.closest("table").querySelectorAll("tbody tr")];
-  const rows = lines.map((line) => [...line.querySelectorAll(".cell")]);
-  const y = rows.findIndex((row) => row.includes(button));
-  const x = rows[y].indexOf(button);
-  const [dy, dx] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key];
-  const row = rows[y + dy];
-  const target = row?.[dy ? Math.min(x, row.length - 1) : x + dx];
-  if (!target) return;
-  button.tabIndex = -1;
-  target.tabIndex = 0;
-  target.focus();
-}
-
 function filter(family) {
   const nodes = [...document.querySelectorAll("[data-family]")];
   for (const node of nodes) node.hidden = family !== "everything" && node.dataset.family !== family;
@@ -93,15 +36,16 @@ function filter(family) {
   document.querySelector("#filter output").textContent = `${count} tables shown`;
 }
 
+// Unfolds what an address names, such as the sheet of a cell.
+function reveal() {
+  const target = document.getElementById(location.hash.slice(1));
+  for (let each = target?.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
+  target?.scrollIntoView({ block: target.matches(".cell") ? "center" : "start" });
+}
+
 document.addEventListener("click", ({ target }) => {
   if (target.matches(".sort")) sort(target);
-  if (target.matches(".cell")) open(target.id.slice("cell-".length));
-  if (target === dialog) dialog.close(); // its backdrop
-});
-document.addEventListener("keydown", (event) => {
-  if (!event.key.startsWith("Arrow") || !event.target.matches(".cell")) return;
-  event.preventDefault();
-  move(event.target, event.key);
+  if (target.hash === location.hash) reveal(); // a sheet that was folded again
 });
 document.getElementById("filter").addEventListener("change", ({ target }) => filter(target.value));
 document.addEventListener("change", ({ target }) => {
@@ -109,15 +53,5 @@ document.addEventListener("change", ({ target }) => {
   const pictures = target.closest("section").querySelectorAll(":scope > .picture");
   pictures.forEach((each, i) => (each.hidden = i !== Number(target.value)));
 });
-dialog.addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
-for (const table of document.querySelectorAll(".values")) {
-  [...table.querySelectorAll(".cell")].slice(1).forEach((button) => (button.tabIndex = -1));
-}
-
-// What an address asks for: a cell's sheet, or two methods.
-function route() {
-  if (location.hash.startsWith("#cell-")) open(location.hash.slice("#cell-".length));
-  if (location.hash.startsWith("#compare&")) compareAsked(location.hash);
-}
-
-addEventListener("hashchange", route);
+addEventListener("hashchange", reveal);
+reveal();
