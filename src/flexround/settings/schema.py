@@ -16,7 +16,7 @@ from flexround.settings.layout import PARAMS
 from flexround.settings.validation import wrong_parts
 
 T = TypeVar("T")
-TRIALS = 1000  # at most
+EVALUATED = 50  # rows that an evaluation sees at once: more are no faster, and other sums have other last bits
 FORMULA = ("=", "+", "-", "@")  # spreadsheet programs compute a cell of a CSV that begins so
 
 
@@ -52,7 +52,7 @@ Bits = Annotated[int, Field(ge=2, le=8)]
 LayerBits = Bits | Literal["low"]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
-Trials = Annotated[int, Field(ge=1, le=TRIALS)]
+Trials = Annotated[int, Field(ge=1, le=1000)]
 Samples = Annotated[int, Field(ge=1, le=10_000_000)]
 Batch = Annotated[int, Field(ge=1, le=1_000_000)]
 Epochs = Annotated[int, Field(ge=1, le=100_000)]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from flexround.errors import InputError, SettingsError
 from flexround.io.artifacts import read_json
-from flexround.settings import layout, outputs
+from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
@@ -35,7 +35,7 @@ def directories(plan: Plan, run: Run) -> list[str]:
     A gate's is a file; its place here has no suffix. A run that the settings no longer know has its evaluation's alone.
     """
     try:
-        made = list(outputs.of_run(plan, run, evaluated=True))
+        made = list(plan.outputs(run, evaluated=True))
     except SettingsError:
         return [layout.evaluated_dir(run)]
     return list(dict.fromkeys(output.place.removesuffix(".json") for output in made))
