@@ -160,7 +160,7 @@ def test_a_job_runs_the_code_that_was_planned_or_fails(tmp_path, monkeypatch, ca
     stage.NAME, stage.TEXT = (name, text) if when == "later" else ("elsewhere", "")
     if when == "before":
         Path(name).write_text(text)
-    assert execution.run(Namespace(target="my_stage:run", job=Path("job.json"), threads=1)) == code
+    assert execution.run("my_stage:run", Namespace(job=Path("job.json"), threads=1)) == code
     said = capfd.readouterr().err
     assert ("the code has changed since this run was planned; run the same command" in said) == (code == 2)
     assert Path("begun").exists() == (code == 0 or when == "later")

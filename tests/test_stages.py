@@ -31,18 +31,14 @@ TOOLS = sorted(modules("tools") - {"cli", "cost", "target_hints"})  # these are 
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-@pytest.mark.parametrize(
-    "program", ["jobs", *(f"jobs {name}" for name in STAGES), *(f"tools.{name}" for name in TOOLS)]
-)
-def test_every_program_answers_help(program, monkeypatch, capsys):
-    name, *stage = program.split()
-    monkeypatch.setattr(sys, "argv", [name, *stage, "--help"])
+@pytest.mark.parametrize(("program", "about"), [("jobs", STAGES), *((f"tools.{name}", ()) for name in TOOLS)])
+def test_every_program_answers_help(program, about, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [program, "--help"])
     with pytest.raises(SystemExit) as end:
-        runpy.run_module(f"flexround.{name}", run_name="__main__")
+        runpy.run_module(f"flexround.{program}", run_name="__main__")
     text = capsys.readouterr().out
     assert (end.value.code, text[:6]) == (0, "usage:")
-    about = STAGES[stage[0]].capitalize() if stage else importlib.import_module(f"flexround.{name}").__doc__
-    assert program == "jobs" or about.split()[0] in text
+    assert all(word in text for word in (*about, "options:"))
 
 
 def actions(parser):
@@ -128,5 +124,5 @@ def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
     assert ("--gpus {resources.gpu} --jobs-per-gpu {resources.jobs_per_gpu}" in shell) == ("gpu" in resources)
     assert "{wildcards" not in shell, "what a job reads is in its file"
     options = re.findall(r"(?<= )--[\w-]+", shell.partition("{params.job}")[2])
-    command.parsed([job[1], "job.json", *(f"{option}=1" for option in options)])
+    command.parser().parse_args([job[1], "job.json", *(f"{option}=1" for option in options)])
     assert f"lambda w: get_inputs('{job[1]}'" in ast.unparse(section(rule, "input"))
