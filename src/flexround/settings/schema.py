@@ -17,7 +17,6 @@ from flexround.settings.validation import wrong_parts
 
 T = TypeVar("T")
 EVALUATED = 50  # rows that an evaluation sees at once: more are no faster, and other sums have other last bits
-FORMULA = ("=", "+", "-", "@")  # spreadsheet programs compute a cell of a CSV that begins so
 
 
 def _name(text: str) -> str:
@@ -36,16 +35,8 @@ def within(path: str) -> str:
     return path
 
 
-def _label(text: str) -> str:
-    """Return a text that can be a cell of a CSV; raise ValueError if a spreadsheet would take it for a formula."""
-    if text.startswith(FORMULA):
-        raise ValueError(f"spreadsheets compute what begins with {text[0]}; begin otherwise")
-    return text
-
-
 Name = Annotated[str, AfterValidator(_name)]
 Within = Annotated[str, AfterValidator(within)]
-Label = Annotated[str, AfterValidator(_label)]
 Series = Annotated[str, Field(pattern=r"^[a-z]+$")]
 Target = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*:\w+$")]  # package.module:name
 Bits = Annotated[int, Field(ge=2, le=8)]
