@@ -62,7 +62,7 @@ def test_a_client_imports_nothing_slow():
 
 
 @pytest.mark.parametrize("kind", [FlexRoundError, SettingsError, InputError, ZeroDivisionError])
-def test_every_mistake_ends_with_code_2_and_one_message_and_a_bug_keeps_its_traceback(kind, monkeypatch, capsys):
+def test_a_mistake_is_one_message_and_a_bug_keeps_its_traceback(kind, monkeypatch, capsys):
     def run(arguments):
         raise kind("what to do")
 
@@ -95,7 +95,7 @@ def section(rule, name):
     return ast.parse(f"call({textwrap.dedent(text).strip()})", mode="eval").body
 
 
-def test_every_job_has_a_rule_and_a_stage_and_nothing_of_snakemake_is_bent():
+def test_every_job_has_a_rule_and_a_stage():
     text = "".join(path.read_text() for path in RULE_FILES)
     assert len(re.findall(r"^\s*(?:rule|checkpoint) ", text, re.MULTILINE)) == len(RULES) >= 10
     assert set(JOB.findall(text)) == set(STAGES)
@@ -106,7 +106,7 @@ def test_every_job_has_a_rule_and_a_stage_and_nothing_of_snakemake_is_bent():
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in TARGETS])
-def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
+def test_every_rule_says_what_it_reads_writes_and_needs(rule):
     assert len(RULES[rule].rstrip().splitlines()) + 1 < 30
     for name in ("input", "output", "log"):
         call = section(rule, name)
