@@ -98,7 +98,7 @@ def test_swapped_results_are_named(work, capsys, kind):
         ("evaluated", "table10.csv: "),
     ],
 )
-def test_what_was_made_of_something_else_is_named_whatever_that_says_of_itself(work, capsys, kind, expected):
+def test_what_was_made_of_something_else_is_named(work, capsys, kind, expected):
     with swapped(work, kind, renamed=True):
         right, lines = verified(work, capsys)
     assert not right

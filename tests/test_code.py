@@ -94,7 +94,7 @@ def test_python_runs_the_planned_source_not_old_bytecode(tmp_path, monkeypatch):
         assert subprocess.run(ran, check=True, cwd=tmp_path, capture_output=True, text=True).stdout == f"{value}\n"
 
 
-def test_a_users_module_counts_with_the_users_modules_that_it_imports(own):
+def test_a_users_module_counts_with_those_that_it_imports(own):
     found = code.files((), ("my_rounding:Mine", "flexround.quant.rtn:RTN", "torch.nn:Module"))
     assert found == {name: own / f"{name}.py" for name in ("my_rounding", "my_helper")}
     found = code.files((), ["my_package.rounding:X"])

@@ -56,7 +56,7 @@ def provider(server, bucket):
     return [*storage, "--shared-fs-usage", "none", *(f"--storage-s3-{key}={value}" for key, value in options.items())]
 
 
-def test_results_lie_in_the_bucket_alone_and_are_those_of_a_local_run(tmp_path, server, bucket):
+def test_results_in_the_bucket_are_those_of_a_local_run(tmp_path, server, bucket):
     away, here, found = (copy(tmp_path / name) for name in ("away", "here", "found"))
     snakemake(away, *provider(server, bucket))
     assert not any(path.is_file() for path in (away / ".snakemake/storage").rglob("*"))

@@ -53,7 +53,7 @@ def moved(found, tolerance=0.5, reference="70.00"):
         ("70.00", 999, "on 999 test examples, reference on 1000"),
     ],
 )
-def test_a_cell_that_moves_either_way_is_reported(value, n_examples, reason):
+def test_a_cell_that_moves_is_reported_with_its_manifest(value, n_examples, reason):
     found = [regress.report(line, MINI) for line in moved(number(value, n_examples))]
     cell = "table 12, row 2 (Q + AdaRound 8/8), column BERT-Base, f1"
     manifest = "results/mini/quantized/squad/bert-base/q-adaround-w8a8/seed0/manifest.json"
@@ -111,7 +111,7 @@ def made(root, **options):
     return {(line["method"], line["column"]): line for line in lines}
 
 
-def test_a_known_tolerance_stays_when_its_row_moves(tmp_path):
+def test_a_known_tolerance_stays(tmp_path):
     squad(tmp_path)
     made(tmp_path)
     path = tmp_path / "reference/tolerances.csv"
@@ -129,7 +129,7 @@ def test_a_table_of_other_evaluations_is_no_reference(tmp_path):
         made(tmp_path)
 
 
-def test_a_reference_says_how_when_and_where_it_was_made(tmp_path):
+def test_a_reference_says_when_and_where_it_was_made(tmp_path):
     results = tmp_path / "results"
     squad(results)
     facts = {"commit": "c" * 40, "date": "2026-11-28", "processor": "Xeon", "simd": "AVX512", "device": "CPU x86_64"}
@@ -140,7 +140,7 @@ def test_a_reference_says_how_when_and_where_it_was_made(tmp_path):
     assert published_results.made(tmp_path, MINI.scale) == {"table12": expected | {"commit": ["c" * 40]}}
 
 
-def test_a_cell_that_another_cpu_moves_further_gets_more_room(tmp_path):
+def test_a_cell_that_another_cpu_moves_gets_a_quarter_more(tmp_path):
     squad(tmp_path)
     before = made(tmp_path)
     elsewhere = tmp_path / "elsewhere"
@@ -155,7 +155,7 @@ def test_a_cell_that_another_cpu_moves_further_gets_more_room(tmp_path):
         assert lines[key] == before[key] | {"tolerance": "10.00", "source": "another kind of CPU"}
 
 
-def test_more_seeds_need_the_number_and_no_cell_may_be_missing(tmp_path):
+def test_tables_of_more_seeds_need_the_number_and_every_cell(tmp_path):
     squad(tmp_path, seeds=(0, 1, 2), shown=3)
     with pytest.raises(InputError, match="3 seeds, expected 1; make the table anew or give --seeds"):
         made(tmp_path)
@@ -198,7 +198,7 @@ def evaluated(root, recipe):
     return root / f"mini/evaluated/squad/bert-base/{recipe}/seed0/metrics.json"
 
 
-def test_the_subset_is_compared_both_ways_none_may_be_missing(place, capsys):
+def test_runs_of_the_subset_are_compared_both_ways(place, capsys):
     path = evaluated(place, "q-adaround-w8a8")
     content = json.loads(path.read_text())
     right = content["metrics"]["f1"]

@@ -32,7 +32,7 @@ tables:
 """
 
 
-def test_all_of_the_paper_is_rehearsed_but_the_other_sizes_of_figure_7():
+def test_all_of_the_paper_is_rehearsed_but_sizes_of_figure_7():
     left = set(PAPER.shown()) - set(SMALL.shown())
     assert set(SMALL.shown()) < set(PAPER.shown())
     assert {recipe.rpartition("-n")[2] for _, _, recipe in left} == {"2048", "512", "256", "128", "64"}

@@ -100,14 +100,14 @@ def test_images_are_reconstructed_as_the_paper_says(kind):
 
 
 @pytest.mark.parametrize("name", SCALES)
-def test_adaquants_rates_are_constant_and_the_combination_is_decided_by_group(name):
+def test_adaquants_rates_are_constant_and_combined_by_group(name):
     assert resolved("b-adaquant-w3", scale=name).schedule == "none"
     both, flexround = (resolved(f"b-{method}-w2", scale=name) for method in ("adaquant-flexround", "flexround"))
     assert both.schedule == {"v": "none", "scales": "cosine"}
     assert both.lr["scales"] == flexround.lr
 
 
-def test_the_rows_of_equal_iterations_differ_from_the_papers_in_nothing_else():
+def test_rows_of_equal_iterations_differ_in_nothing_else():
     params = user_rows.configured("paper", str(ROOT / "examples/equal_iterations.yaml"))
     rows = [row for number in (2, 3) for row in params.tables[number].rows() if row.recipe.endswith("-equal")]
     assert len(rows) == 7
@@ -121,7 +121,7 @@ def test_the_rows_of_equal_iterations_differ_from_the_papers_in_nothing_else():
         assert equal.model_copy(update={"iters": own.iters}) == own
 
 
-def test_the_example_of_all_questions_differs_from_real7_in_what_is_evaluated_alone():
+def test_the_example_of_whole_sets_differs_in_evaluation_alone():
     whole, real = load_params(str(ROOT / "examples/whole_sets.yaml")), loaded("real")
     rows, others = ({row.recipe for row in params.tables[number].rows()} for params, number in ((whole, 1), (real, 7)))
     assert rows < others
@@ -177,9 +177,7 @@ NARROW, WIDE = rule({"iters": 1}, "narrow", recipe="mine"), rule({"iters": 2}, "
         ({}, [], [WIDE, NARROW], "iters", (1, "narrow")),
     ],
 )
-def test_the_recipe_beats_the_scale_which_beats_the_defaults_and_a_later_rule_an_earlier_one(
-    own, defaults, scale, key, expected
-):
+def test_the_recipe_beats_the_scale_which_beats_the_defaults(own, defaults, scale, key, expected):
     assert value_of(made(flexround(**own), defaults, scale), key) == expected
 
 

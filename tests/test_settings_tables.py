@@ -1,11 +1,10 @@
-"""Tables 13, 14, 17, 18 and LLaMA: what is used, and that it is what the paper prints. Tolerances."""
+"""Tables 13, 14, 17, 18 and LLaMA: what is used, and that it is what the paper prints."""
 
 import csv
 import io
-import math
 
 import pytest
-from table_runs import OF_RUNS, SETTINGS, loaded, settings_csv
+from table_runs import SETTINGS, loaded, settings_csv
 
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
@@ -37,7 +36,7 @@ def entries(number, params):
 
 
 @pytest.mark.parametrize("number", SETTINGS)
-def test_the_papers_scale_uses_what_the_paper_prints_in_its_order(number):
+def test_the_papers_scale_uses_what_the_paper_prints(number):
     found = entries(number, PAPER)
     assert {(line["status"], line["value"] == line["published"]) for line in found} == {("reproduced", True)}
     keys = [entry.key for entry in grid.load(io.StringIO(settings_csv(number, PAPER))).entries]
@@ -67,8 +66,8 @@ def test_values_come_from_the_scale():
 @pytest.mark.parametrize(
     ("number", "when", "values", "message"),
     [
-        (14, {"task": "glue-rte"}, {"lr": 1e-5}, "2e-05 for glue-mnli/bert-base, but 1e-05 for glue-rte/bert-base"),
-        (13, {"checkpoint": "bert-large"}, {"batch": 8}, "32 for squad/bert-base, but 8 for squad/bert-large"),
+        (14, {"task": "glue-rte"}, {"lr": 1e-5}, "prints one train.lr for all: .*1e-05"),
+        (13, {"checkpoint": "bert-large"}, {"batch": 8}, "prints one train.batch for all: .*8"),
         (13, {"task": "squad"}, {"lr": "2e-5"}, "train settings of squad/bert-base: lr = '2e-5'"),
     ],
 )
@@ -88,10 +87,6 @@ def test_what_the_scale_lacks_is_named():
         entries(13, changed(tasks={name: task for name, task in TASKS.items() if name != "squad"}))
     with pytest.raises(SettingsError, match=r"checkpoint 'bert-large' \(did you mean 'bert-base'"):
         entries(13, changed(checkpoints={name: one for name, one in CHECKPOINTS.items() if name != "bert-large"}))
-    with pytest.raises(SettingsError, match=r"tasks\.squad\.options: doc_stride = None"):
-        entries(
-            13, changed(tasks=TASKS | {"squad": TASKS["squad"].model_copy(update={"options": {"max_length": 384}})})
-        )
 
 
 RENDERED = {  # parts of the LaTeX; what the page has, and how often; lines of the terminal
@@ -178,59 +173,3 @@ def test_the_gates_of_llama_hold_the_published_perplexities(name):
         assert gate.options == ({"shots": []} if task == "commonsense" else {}), "no question is asked"
         room = 0.05 if task.endswith("lora") else 0.01
         assert (gate.min, gate.max) == (round((1 - room) * value, 2), round((1 + room) * value, 2))
-
-
-# the tolerances of GLUE and SQuAD: sqrt(2) standard errors at the lowest published value, rounded up to 0.1
-
-
-def f1_error(f1, positive=14885):
-    """As many false positives as false negatives: TP / (TP + FP + FN) is a share, and F1 a function of it."""
-    hits = f1 * positive
-    union = 2 * positive - hits
-    share = hits / union
-    return 2 / (1 + share) ** 2 * math.sqrt(share * (1 - share) / union)
-
-
-def share_error(size):
-    return lambda p: math.sqrt(p * (1 - p) / size)
-
-
-ERRORS = {
-    ("MNLI", "acc_matched"): share_error(9815),
-    ("MNLI", "acc_mismatched"): share_error(9832),
-    ("QQP", "f1"): f1_error,
-    ("RTE", "acc"): share_error(277),
-    ("MRPC", "acc"): share_error(408),
-    ("SST-2", "acc"): share_error(872),
-    ("CoLA", "matthews"): lambda r: math.sqrt((1 - r * r) / 1043),
-    ("STS-B", "pearson"): lambda r: (1 - r * r) / math.sqrt(1499),
-    ("STS-B", "spearman"): lambda r: (1 - r * r) * math.sqrt((1 + r * r / 2) / 1499),
-    ("", "f1"): share_error(10570),
-}
-
-
-@pytest.mark.parametrize(("number", "smallest"), [(4, "MRPC"), (12, ""), (15, "RTE"), (16, "SST-2")])
-def test_tolerances_are_what_their_comments_say(number, smallest):
-    table, expected = OF_RUNS[f"table{number:02d}"], {}
-    for (section, metric), error in ERRORS.items():
-        keys = {
-            key: v
-            for key, v in paper_numbers.load().items()
-            if (key.table, key.section, key.metric) == (number, section, metric)
-        }
-        if keys and (metric != "acc" or section == smallest):
-            expected[metric] = math.ceil(10 * math.sqrt(2) * 100 * error(min(keys.values()) / 100)) / 10
-    assert table.tolerance == expected
-
-
-@pytest.mark.parametrize("number", [7, 19, 20, 21, 22, 23, 24])
-def test_tolerances_of_llama_are_what_their_comments_say(number):
-    values = {key: value for key, value in paper_numbers.load().items() if key.table == number}
-    expected = {}
-    if number < 23:
-        lowest = min(value for key, value in values.items() if key.column == "OBQA")
-        expected["acc"] = math.ceil(10 * math.sqrt(2) * 100 * share_error(500)(lowest / 100)) / 10
-    if number not in (20, 22):
-        lowest = min(value for key, value in values.items() if key.metric == "perplexity")
-        expected["perplexity"] = math.ceil(10 * math.sqrt(2) * 0.02 * lowest) / 10
-    assert OF_RUNS[f"table{number:02d}"].tolerance == expected

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
 from stage_calls import Work, call
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.reconstruct.phases import WeightPhase
 from flexround.settings import layout
@@ -99,7 +98,7 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept, st
     assert len(set(kept)) == len(kept) - 1 == 1 + len(directories) + 2
 
 
-def test_what_was_learned_is_kept_where_code_changed_meanwhile_and_was_changed_back(work, monkeypatch):
+def test_what_was_learned_is_kept_where_code_changed_meanwhile(work, monkeypatch):
     run, blocks = work.run(*IMAGES, "b-rtn-w4", 7), []
     out = work.root / layout.quantized_dir(run)
     monkeypatch.setattr(WeightPhase, "learn", lambda *a, learn=WeightPhase.learn: [blocks.append(1), learn(*a)][1])
@@ -157,7 +156,7 @@ def test_what_is_read_is_compared_with_its_hash(work, monkeypatch, stage, read):
     assert str(directory) in inputs.reads
 
 
-def test_data_are_prepared_from_the_pinned_source_alone_though_another_was_fetched(tmp_path, monkeypatch):
+def test_data_are_prepared_from_the_pinned_source_alone(tmp_path, monkeypatch):
     work = Work("mini", tmp_path)
     shutil.copytree(layout.ROOT / "params/data/wikitext2", tmp_path / "params/data/wikitext2")
     work.do("fetch", "mini-wikitext2", out=layout.source_file("mini-wikitext2"))
@@ -166,20 +165,6 @@ def test_data_are_prepared_from_the_pinned_source_alone_though_another_was_fetch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"source mini-wikitext2: .*: its sha256 is "):
         call("data", work.inputs("data", "wikitext2").file)
-
-
-@pytest.mark.parametrize("count", [20, 65])
-def test_another_number_of_samples_is_refused(work, tmp_path, monkeypatch, count):
-    shutil.copytree(work.root, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    run = work.run(*IMAGES, "b-rtn-w4")
-    arrays = {"images": np.zeros((count, 32, 32, 3), np.uint8), "indices": np.arange(count)}
-    samples = Path(work.plan.samples_dir(run))
-    save_file(arrays, samples / "samples.safetensors")
-    artifacts.write_manifest(samples, ["samples.safetensors"], place=str(samples))
-    with pytest.raises(InputError, match=f"{count} samples, the settings say 64; delete .* and run the same"):
-        call("reconstruct", work.inputs("reconstruct", run).file)
-    assert not Path(work.plan.network_dir(run)).exists()
 
 
 def test_samples_and_weights_say_what_they_were_made_of(work):
@@ -226,7 +211,7 @@ def bounded(work):
     return make
 
 
-def test_a_network_inside_its_bounds_passes_and_the_file_says_what_it_showed(bounded):
+def test_a_network_inside_its_bounds_passes(bounded):
     work = bounded(min=0, max=100)
     record = artifacts.read_json(work.gate(*IMAGES))
     assert record["metrics"] == work.metrics(*IMAGES)["metrics"]
@@ -237,7 +222,7 @@ def test_a_network_inside_its_bounds_passes_and_the_file_says_what_it_showed(bou
 
 
 @pytest.mark.parametrize("bounds", [{"min": 100.5, "max": 101.0}, {"min": -2.0, "max": -1.0}])
-def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bounds):
+def test_a_network_outside_its_bounds_is_not_quantized(bounded, bounds):
     work = bounded(**bounds)
     gate, value = work.params.scale.gates[0], work.metrics(*IMAGES)["metrics"]["top1"]
     before = {*work.root.rglob("*")}
@@ -250,16 +235,11 @@ def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bo
     assert made <= {".jobs"}, "nothing is written but how the job would be"
 
 
-def test_a_gate_with_options_of_its_own_measures_less_with_the_same_values(tmp_path):
+def test_a_gate_with_options_of_its_own_measures_less(tmp_path):
     work, network = Work(ROOT / "tests/commonsense_scale.yaml", tmp_path), ("commonsense", "llama-7b")
     fewer = artifacts.read_json(work.gate(*network))["metrics"]
     every = work.metrics(*network)["metrics"]
     assert fewer == {name: value for name, value in every.items() if name.startswith("ppl")} != every
-
-
-def test_a_gate_with_a_metric_that_the_task_lacks_is_refused_when_its_job_is_planned(bounded):
-    with pytest.raises(SettingsError, match="gates: task imagenet gives no metric 'f1'"):
-        bounded(metric="f1").gate(*IMAGES)
 
 
 # select

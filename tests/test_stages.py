@@ -25,24 +25,20 @@ def modules(room):
     return {path.stem for path in (ROOT / "src/flexround" / room).glob("*.py")} - {"__init__"}
 
 
-TOOLS = sorted(modules("tools") - {"cli", "outputs", "target_hints", "workload"})  # these are no programs
+TOOLS = sorted(modules("tools") - {"cli", "cost", "target_hints"})  # these are no programs
 
 # command lines
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-@pytest.mark.parametrize(
-    "program", ["jobs", *(f"jobs {name}" for name in STAGES), *(f"tools.{name}" for name in TOOLS)]
-)
-def test_every_program_answers_help(program, monkeypatch, capsys):
-    name, *stage = program.split()
-    monkeypatch.setattr(sys, "argv", [name, *stage, "--help"])
+@pytest.mark.parametrize(("program", "about"), [("jobs", STAGES), *((f"tools.{name}", ()) for name in TOOLS)])
+def test_every_program_answers_help(program, about, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [program, "--help"])
     with pytest.raises(SystemExit) as end:
-        runpy.run_module(f"flexround.{name}", run_name="__main__")
+        runpy.run_module(f"flexround.{program}", run_name="__main__")
     text = capsys.readouterr().out
     assert (end.value.code, text[:6]) == (0, "usage:")
-    about = STAGES[stage[0]].capitalize() if stage else importlib.import_module(f"flexround.{name}").__doc__
-    assert program == "jobs" or about.split()[0] in text
+    assert all(word in text for word in (*about, "options:"))
 
 
 def actions(parser):
@@ -66,7 +62,7 @@ def test_a_client_imports_nothing_slow():
 
 
 @pytest.mark.parametrize("kind", [FlexRoundError, SettingsError, InputError, ZeroDivisionError])
-def test_every_mistake_ends_with_code_2_and_one_message_and_a_bug_keeps_its_traceback(kind, monkeypatch, capsys):
+def test_a_mistake_is_one_message_and_a_bug_keeps_its_traceback(kind, monkeypatch, capsys):
     def run(arguments):
         raise kind("what to do")
 
@@ -99,7 +95,7 @@ def section(rule, name):
     return ast.parse(f"call({textwrap.dedent(text).strip()})", mode="eval").body
 
 
-def test_every_job_has_a_rule_and_a_stage_and_nothing_of_snakemake_is_bent():
+def test_every_job_has_a_rule_and_a_stage():
     text = "".join(path.read_text() for path in RULE_FILES)
     assert len(re.findall(r"^\s*(?:rule|checkpoint) ", text, re.MULTILINE)) == len(RULES) >= 10
     assert set(JOB.findall(text)) == set(STAGES)
@@ -110,7 +106,7 @@ def test_every_job_has_a_rule_and_a_stage_and_nothing_of_snakemake_is_bent():
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in TARGETS])
-def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
+def test_every_rule_says_what_it_reads_writes_and_needs(rule):
     assert len(RULES[rule].rstrip().splitlines()) + 1 < 30
     for name in ("input", "output", "log"):
         call = section(rule, name)
@@ -128,5 +124,5 @@ def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
     assert ("--gpus {resources.gpu} --jobs-per-gpu {resources.jobs_per_gpu}" in shell) == ("gpu" in resources)
     assert "{wildcards" not in shell, "what a job reads is in its file"
     options = re.findall(r"(?<= )--[\w-]+", shell.partition("{params.job}")[2])
-    command.parsed([job[1], "job.json", *(f"{option}=1" for option in options)])
+    command.parser().parse_args([job[1], "job.json", *(f"{option}=1" for option in options)])
     assert f"lambda w: get_inputs('{job[1]}'" in ast.unparse(section(rule, "input"))

@@ -242,7 +242,9 @@ def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
     monkeypatch.setattr(stage.provenance, "inputs", lambda *_, **__: {})
     with pytest.raises(KeyError):
         stage.reconstruct(
-            command.parsed(["reconstruct", "job.json", "--gpus", "1", "--jobs-per-gpu", "3", "--preflight"])
+            command.parser().parse_args(
+                ["reconstruct", "job.json", "--gpus", "1", "--jobs-per-gpu", "3", "--preflight"]
+            )
         )
     assert (leased.call_args.args, found.call_args.args[-1]) == ((1, 3), 1000)
 

@@ -158,6 +158,7 @@ def test_a_mistake_is_one_line_and_a_bug_keeps_its_traceback(workers, job, code,
     [
         ("client", signal.SIGINT, 130, "KeyboardInterrupt"),
         ("client", signal.SIGTERM, 143, ""),
+        ("client", signal.SIGKILL, -9, ""),
         ("job", signal.SIGKILL, 137, "killed: out of memory? run fewer "),
     ],
 )
@@ -169,14 +170,6 @@ def test_a_signal_reaches_the_job_and_is_its_exit_code(workers, to, number, code
     assert result == code
     assert said in errors
     until(lambda: not alive(job))
-
-
-def test_a_killed_command_takes_its_job_with_it(workers):
-    client = workers.begin(WAIT)
-    job = int(client.stdout.readline())
-    client.kill()
-    until(lambda: not alive(job))
-    client.communicate()
 
 
 @pytest.mark.parametrize("environment", [{SOCKET: "/nowhere/socket"}, {SOCKET: "0"}])
@@ -201,11 +194,6 @@ def test_usage_is_the_jobs(workers):
     assert 0.4 <= found["cpu_seconds"] < 2
     assert found["seconds"] >= 0.7
     assert 95 < found["max_rss_mb"] - before["max_rss_mb"] < 250
-
-
-@pytest.mark.parametrize("workers", [["no_such_module", "colorsys"]], indirect=True, ids=["these"])
-def test_a_module_that_is_missing_leaves_the_others(workers):
-    assert workers.run("import sys; print('colorsys' in sys.modules)")[1] == "True\n"
 
 
 @pytest.mark.parametrize("forked", [True, False])
@@ -233,18 +221,13 @@ loss.backward()
 pools = sorted({(pool["user_api"], pool["num_threads"]) for pool in threadpoolctl.threadpool_info()})
 found = [loss.detach(), a.grad, a.detach().numpy() @ b.numpy()]
 values = [hashlib.sha256(numpy.asarray(value)).hexdigest() for value in found]
+print((torch.full((10**6,), 1e-39) * 1).count_nonzero().item())  # denormal numbers, with which a CPU is 15 times slower
 print(torch.get_num_threads(), pools, os.environ["OMP_NUM_THREADS"], values)
 """
     forked, fresh = (workers.run(code, "--threads", "2", **alone) for alone in ({}, {SOCKET: "0"}))
-    assert forked[:2] == fresh[:2]
-    assert forked[1].startswith("2 [('blas', 2), ('openmp', 2)]")
-
-
-@pytest.mark.parametrize("workers", [["numpy", "torch"]], indirect=True, ids=["these"])
-def test_all_threads_of_a_job_take_denormal_numbers_for_zero(workers):
-    """A CPU would compute with them 15 times slower."""
-    code = "import torch; print(torch.get_num_threads(), (torch.full((10**6,), 1e-39) * 1).count_nonzero().item())"
-    assert workers.run(code, "--threads", "2")[1] == "2 0\n"
+    (denormal, found), (_, expected) = (output.splitlines() for _, output, _ in (forked, fresh))
+    assert (found, denormal) == (expected, "0"), "where torch was imported before the stage is called, as by ours"
+    assert found.startswith("2 [('blas', 2), ('openmp', 2)]")
 
 
 def test_snakemake_starts_it_and_ctrl_c_ends_it_and_its_jobs(tmp_path):
@@ -266,7 +249,7 @@ def test_snakemake_starts_it_and_ctrl_c_ends_it_and_its_jobs(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [worker.PRELOADED], indirect=True, ids=["these"])
-def test_all_imports_leave_one_thread_and_no_gpu_and_jobs_start_fast(workers):
+def test_all_imports_leave_one_thread_and_jobs_start_fast(workers):
     code = """
 import sys, time, torch, transformers, lm_eval
 print(time.process_time(), torch.cuda.is_initialized(), *sys.modules)
@@ -277,12 +260,3 @@ print(time.process_time(), torch.cuda.is_initialized(), *sys.modules)
     assert (result, initialised) == (0, "False")
     assert float(seconds) < 1
     assert set(worker.PRELOADED) <= set(modules)
-
-
-@pytest.mark.parametrize("variable", ["0", "/another/socket"])
-def test_a_worker_that_is_named_is_not_started(monkeypatch, variable):
-    """A user says 0; a Snakemake within a Snakemake uses the outer one's."""
-    monkeypatch.setenv(SOCKET, variable)
-    monkeypatch.setattr(worker.subprocess, "Popen", lambda *_, **__: pytest.fail("a worker was started"))
-    worker.start()
-    assert os.environ.get(SOCKET) == variable

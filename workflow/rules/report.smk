@@ -20,8 +20,8 @@ rule report:
         **get_resources("tabulate"),
     params:
         code=lambda w: resolve.report(),
-        scale=str(config.get("scale", "mini")),
-        own=["--own", str(config["own"])] if "own" in config else [],
+        scale=CONFIG.scale,
+        own=["--own", CONFIG.own] if CONFIG.own else [],
     shell:
         "python -m flexround.tools.report --scale {params.scale:q} {params.own:q} --out {output.page} > {log} 2>&1"
 
@@ -44,6 +44,6 @@ rule paper:
         **get_resources("tabulate"),
     params:
         code=lambda w: resolve.report(),
-        scale=str(config.get("scale", "mini")),
+        scale=CONFIG.scale,
     shell:
         "python -m flexround.tools.report --scale {params.scale:q} --out {output.pdf} > {log} 2>&1"

@@ -116,8 +116,7 @@ for name, files in PUBLISHED.items():
         name:
             f"publish_{name}"
         input:
-            scale=lambda w: resolve.published(SCALE),
-            files=[f"results/{SCALE}/{file}" for file in files],
+            [f"results/{SCALE}/{file}" for file in files],
         output:
             [f"results/{file}" for file in files],
         log:
@@ -130,4 +129,4 @@ for name, files in PUBLISHED.items():
             made_by=get_params(f"results/{SCALE}/{files[0]}")["made_by"],
             directory=lambda wildcards, output: Path(output[0]).parent,
         shell:
-            "cp {input.files} {params.directory} 2> {log}"
+            "cp {input} {params.directory} 2> {log}"

@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,50 +35,33 @@ FILES = {  # of flexround.stages, where a stage has none of its own
     **dict.fromkeys(("gate", "select"), "evaluate"),
     **dict.fromkeys(("tabulate", "claims", "ranking", "summary"), "show"),
 }
-RESUMABLE = ("finetune", "reconstruct", "evaluate")  # keep unfinished work
 
 
 def target(stage: str) -> str:
-    """Return the function of a stage, ``package.module:name``."""
-    return f"flexround.stages.{FILES.get(stage, stage)}:{stage}"
+    """Return the function of a stage, ``package.module:name``; with a dot in its name it is a module of one's own."""
+    return f"{stage}:run" if "." in stage else f"flexround.stages.{FILES.get(stage, stage)}:{stage}"
 
 
-def parser(*others: str) -> argparse.ArgumentParser:
-    """Return the parser of all stages; ``others`` are modules with a function ``run(arguments)``."""
-    arguments = argparse.ArgumentParser(prog="python -m flexround.jobs", description="Do one job of a run.")
-    stages = arguments.add_subparsers(dest="stage", metavar="STAGE", required=True)
-    for name, description in (STAGES | dict.fromkeys(others, "a stage of your own")).items():
-        stage = stages.add_parser(
-            name,
-            help=description,
-            description=f"{description[0].upper()}{description[1:]}.",
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
-        stage.set_defaults(target=f"{name}:run" if name in others else target(name))
-        _add_options(stage, name)
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of all stages; everything else that they read is in the job file."""
+    arguments = argparse.ArgumentParser(
+        prog="python -m flexround.jobs",
+        description="Do one job of a run. The stages:",
+        epilog="\n".join(f"  {name:12}{description}" for name, description in STAGES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = arguments.add_argument
+    add("stage", help="one of those below")
+    add("job", type=Path, help="JSON file with everything that the job reads of settings")
+    add("--threads", type=int, default=1, help="CPU threads (1)")
+    add("--gpus", type=int, default=0, help="1: there must be a GPU; 0: a GPU if there is one")
+    add("--jobs-per-gpu", type=int, default=1, help="jobs that share a GPU (1)")
+    add("--usage", type=Path, help="where to write seconds, CPU seconds, peak memory and exit code")
+    state = Path(os.environ.get("FLEXROUND_STATE", ".state"))
+    add("--state", type=Path, default=state, help="where finetune, reconstruct and evaluate keep unfinished work")
+    add("--gpu-cache-mb", type=int, help="reconstruct: GPU memory for activations; half of its share by default")
+    add("--preflight", action="store_true", help="reconstruct: say what memory and time it takes, and write nothing")
     return arguments
-
-
-def _add_options(stage: argparse.ArgumentParser, name: str) -> None:
-    """Add what a stage takes on its command line; everything else that it reads is in its job file."""
-    stage.add_argument("job", type=Path, help="JSON file with everything that the job reads of settings")
-    stage.add_argument("--threads", type=int, default=1, help="CPU threads")
-    stage.add_argument("--gpus", type=int, default=0, help="1: there must be a GPU; 0: a GPU if there is one")
-    stage.add_argument("--jobs-per-gpu", type=int, default=1, help="jobs that share a GPU")
-    stage.add_argument("--usage", type=Path, help="where to write seconds, CPU seconds, peak memory and exit code")
-    if name in RESUMABLE:
-        state = Path(os.environ.get("FLEXROUND_STATE", ".state"))
-        stage.add_argument("--state", type=Path, default=state, help="where unfinished work is kept")
-    if name == "reconstruct":
-        stage.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of its share by default")
-        stage.add_argument(
-            "--preflight", action="store_true", help="say what memory and time it will take, and write nothing"
-        )
-
-
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what the command line says; a stage with a dot in its name is the module of one's own."""
-    return parser(*(name for name in arguments[:1] if "." in name)).parse_args(arguments)
 
 
 def main() -> NoReturn:
@@ -87,7 +69,7 @@ def main() -> NoReturn:
 
     The code is 0, 2 after a FlexRoundError, 128 + N after signal N, else 1.
     """
-    given = parsed(sys.argv[1:])
+    given = parser().parse_args()
     try:
         clone.check(flexround.__spec__, Path())  # another python may be the first on the PATH
         if not given.job.exists():
@@ -103,8 +85,8 @@ def do_here() -> int:
     """Do the job of the command line in this process, write what it used, and return its exit code."""
     from flexround.jobs import execution  # logging and what else a command without a job of its own can do without
 
-    given, start = parsed(sys.argv[1:]), time.monotonic()
-    code = execution.run(given)
+    given, start = parser().parse_args(), time.monotonic()
+    code = execution.run(target(given.stage), given)
     if given.usage:
         used = resource.getrusage(resource.RUSAGE_SELF)
         found = {"seconds": time.monotonic() - start, "cpu_seconds": used.ru_utime + used.ru_stime}

@@ -19,8 +19,8 @@ BUG, INTERRUPTED = 1, 130
 log = logging.getLogger(__name__)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Call the stage ``arguments.target``, ``package.module:name``, and return the exit code.
+def run(target: str, arguments: argparse.Namespace) -> int:
+    """Call the stage ``target``, ``package.module:name``, and return the exit code.
 
     A FlexRoundError is one line without a traceback. The first line of the log is the command that does it again.
     """
@@ -33,13 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
         # Last, so that a user's file never takes the place of a module that others import.
         sys.path += [os.path.abspath(directory) for directory in modules.split(os.pathsep) if directory]
         memory.keep_freed_memory()
-        name = arguments.target.rpartition(":")[2]
-        with hardware.enough(name, "a larger mem_mb (resources, needs) where it limits the job"):
+        with hardware.enough(target.rpartition(":")[2], "a larger mem_mb (resources, needs) where it limits the job"):
             code = json.loads(arguments.job.read_text())["code"]
             arguments.confirm = Code(**code).check if code else lambda: None
             arguments.confirm()
             with threads.held(arguments.threads):
-                stage = imports.load(arguments.target)
+                stage = imports.load(target)
             if "torch" in sys.modules:
                 from flexround.machine import precision  # imports torch, which many stages do without
 

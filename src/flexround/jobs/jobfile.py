@@ -27,7 +27,7 @@ else:
 COMMON = ("imports.py", "io", "machine", "metrics.py", "jobs/execution.py", "settings/schema.py")
 DATA = (*COMMON, "mini", "tasks", "models/tokenizer_files.py")
 NETWORK = (*DATA, "models")
-QUANTIZED = (*NETWORK, "quant", "reconstruct", "settings/cost.py")
+QUANTIZED = (*NETWORK, "quant", "reconstruct")
 SHOWN = (*COMMON, "results", "settings/tables.py")
 ROOMS = {
     **dict.fromkeys(("fetch",), COMMON),

@@ -91,11 +91,6 @@ def report() -> str:
     return code.digest(code.files((*COMMON, "results", "tools/report.py")))
 
 
-def published(scale: str) -> str:
-    """Write the name of the scale whose copies lie in ``results``, unless it is there, and return the file's path."""
-    return _updated(Path(layout.JOBS) / "published", f"{scale}\n")
-
-
 def upgraded(results: Path) -> list[str]:
     """Return a line for each version of a package that results of a scale were made with and that is not installed."""
     made: Counter[tuple[str, str]] = Counter()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,43 +78,28 @@ def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:
     """Return what the pipeline uses for each cell of a settings table, in the order of ``table.settings``.
 
     Raises:
-        SettingsError: the scale lacks a task, checkpoint or setting, or those that share a cell differ.
+        SettingsError: the scale lacks a task or checkpoint, or those that share a cell differ.
     """
-    return tuple(_agreed(table, setting, plan) for setting in table.settings)
-
-
-def _agreed(table: Table, setting: Setting, plan: Plan) -> float:
-    """Return the value that all tasks and checkpoints of a cell share."""
-    tasks = [setting.task] if setting.task else table.tasks
-    pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
-    values = {pair: _value(setting, *pair, plan) for pair in pairs}
-    first = pairs[0]
-    for pair, value in values.items():
-        if value != values[first]:
-            raise SettingsError(
-                f"table {table.number} prints one {setting.setting} for all: scale {plan.scale.name} has "
-                f"{values[first]} for {'/'.join(first)}, but {value} for {'/'.join(pair)}; make them equal"
-            )
-    return values[first]
+    shared = []
+    for setting in table.settings:
+        tasks = [setting.task] if setting.task else table.tasks
+        pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
+        values = {"/".join(pair): _value(setting, *pair, plan) for pair in pairs}
+        if len({*values.values()}) > 1:
+            raise SettingsError(f"table {table.number} prints one {setting.setting} for all: {values}; make them equal")
+        shared.append(next(iter(values.values())))
+    return tuple(shared)
 
 
 def _value(setting: Setting, task: str, checkpoint: str, plan: Plan) -> float:
     scale, (kind, _, key) = plan.scale, setting.setting.partition(".")
     options = look_up(f"scale {scale.name}: task", scale.tasks, task).options
     plan.params.checkpoint(checkpoint)
-    known: Mapping[str, Any]
     if kind == "task":
-        where, known = f"tasks.{task}.options", options
-    elif setting.recipe is None:
-        where, known = f"train: {task}/{checkpoint}", plan.params.train(task, checkpoint) or {}
-    else:
-        run = Run(scale.name, task, checkpoint, setting.recipe, 0)
-        where, known = f"hyper: {task}/{checkpoint}/{setting.recipe}", plan.hyper(run)[0].model_dump()
-    if not isinstance(known.get(key), int | float):
-        raise SettingsError(
-            f"scale {scale.name}: {where}: {key} = {known.get(key)!r}: write a number, the task's table shows it"
-        )
-    return known[key]
+        return options[key]
+    if setting.recipe is None:
+        return (plan.params.train(task, checkpoint) or {})[key]
+    return getattr(plan.hyper(Run(scale.name, task, checkpoint, setting.recipe, 0))[0], key)
 
 
 class SummaryJob(Job):

@@ -1,17 +1,55 @@
-"""Which runs a table or figure needs, and what they are made from: what the Snakefile asks. No torch here."""
+"""Which runs a table or figure needs, and all that they are made from. No torch here: the Snakefile asks."""
 
+import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
-from flexround.errors import SettingsError, look_up, suggest
+from pydantic import Field
+
+from flexround.errors import SettingsError, look_up
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.params import Params, hyper
-from flexround.settings.schema import TRIALS, Hyper, Resources, Stage
-from flexround.settings.tables import ByBits, SampleSize
+from flexround.settings.schema import Count, Hyper, Resources, Stage, Strict, Trials
+from flexround.settings.tables import ByBits, GridShifts, SampleSize
+from flexround.settings.validation import validate
 
-CONFIG_KEYS = ("scale", "seeds", "own", "checkpoints", "jobs_per_gpu")
+
+class Output(NamedTuple):
+    """A directory or a gate's file."""
+
+    step: str  # data, finetune, gate, calibrate, reconstruct, choice or evaluate
+    run: Run  # that it is of; a checkpoint's has full precision
+    place: str
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Its task and checkpoint."""
+        return self.run.task, self.run.checkpoint
+
+    @property
+    def done(self) -> bool:
+        """Whether it lies there, seen from the working directory; what a manifest lists is not looked at."""
+        marks = {"gate": "", "evaluate": "metrics.json"}
+        return Path(self.place, marks.get(self.step, "manifest.json")).exists()
+
+
+class Config(Strict):
+    """What a run may be asked, in ``config/config.yaml`` or with ``--config``."""
+
+    scale: str = Field("mini", description="models, data and budgets; a file in params/scales by its name, or a path")
+    seeds: Trials | None = Field(None, description="trials of each quantized run; instead of those of the scale")
+    checkpoints: str | None = Field(None, description="only the cells of these networks; names joined by commas")
+    jobs_per_gpu: Count = Field(1, description="jobs that share a GPU; the resource gpu then counts jobs")
+    own: str | None = Field(None, description="a YAML file with recipes, rows and roundings of your own; its path")
+
+    @classmethod
+    def of(cls, given: Mapping[str, object]) -> "Config":
+        """Validate Snakemake's config; SettingsError for an unknown key or a wrong value. What is None is left out."""
+        return validate(cls, {key: str(value) for key, value in given.items() if value is not None}, "--config")
 
 
 class Plan:
@@ -19,29 +57,18 @@ class Plan:
 
     Args:
         params: validated settings.
-        config: Snakemake's config, of which only ``CONFIG_KEYS`` are known: ``seeds`` are the trials of each quantized
-            run, ``checkpoints`` the names, joined by commas, whose cells alone are made. ``jobs_per_gpu`` decides
-            nothing of a job's result. What is None is left out.
+        config: the fields of :class:`Config`, of which ``scale`` and ``own`` are in ``params`` already.
 
     Raises:
-        SettingsError: an unknown config key or checkpoint, or a number of seeds or of jobs that can't be.
+        SettingsError: an unknown config key or checkpoint, or a wrong value.
     """
 
     def __init__(self, params: Params, config: Mapping[str, object] = {}) -> None:
-        for key in config:
-            look_up("--config", dict.fromkeys(CONFIG_KEYS), key)
-        given = {key: str(value) for key, value in config.items() if value is not None}
-        seeds, jobs = given.get("seeds", "1"), given.get("jobs_per_gpu", "1")
-        if not (seeds.isdecimal() and len(seeds) <= len(str(TRIALS)) and 1 <= int(seeds) <= TRIALS):
-            raise SettingsError(f"--config seeds={seeds[:40]!r}: give a whole number from 1 to {TRIALS}")
-        if not (jobs.isdecimal() and int(jobs)):
-            raise SettingsError(f"--config jobs_per_gpu={jobs[:40]!r}: give a whole number from 1")
-        self.params, self.scale = params, params.scale
-        self.jobs_per_gpu = int(jobs)
-        self._seeds = int(seeds) if "seeds" in given else None
+        asked = Config.of(config)
+        self.params, self.scale, self.jobs_per_gpu, self._seeds = params, params.scale, asked.jobs_per_gpu, asked.seeds
         self.selected: tuple[str, ...] | None = None
-        if "checkpoints" in given:
-            self.selected = tuple(name.strip() for name in given["checkpoints"].split(","))
+        if asked.checkpoints is not None:
+            self.selected = tuple(name.strip() for name in asked.checkpoints.split(","))
             for name in self.selected:
                 look_up("--config checkpoints:", self.scale.checkpoints, name)
         self.figures = [figure.number for figure in params.figures.figures]
@@ -80,14 +107,9 @@ class Plan:
             SettingsError: the scale lacks some of its tasks or checkpoints.
         """
         table = self.params.tables[number]
-        if not self._has(table.pairs()):
-            tables = ", ".join(map(str, self.complete_tables())) or (
-                f"no table, but results/{self.scale.name}/evaluated/TASK/NETWORK/RECIPE/seed0/metrics.json of its own"
-            )
-            known: dict[str, Iterable[str]] = {"task": self.scale.tasks, "checkpoint": self.scale.checkpoints}
-            named = (pair for names in table.pairs() for pair in zip(known, names, strict=True))
-            lacks = next(f"{kind} {suggest(name, known[kind])}" for kind, name in named if name not in [*known[kind]])
-            raise SettingsError(f"{table.place}: scale {self.scale.name} lacks {lacks}; it can make {tables}")
+        for task, checkpoint in table.pairs():
+            look_up(f"{table.place}: scale {self.scale.name} lacks task", self.scale.tasks, task)
+            look_up(f"{table.place}: scale {self.scale.name} lacks checkpoint", self.scale.checkpoints, checkpoint)
         cells = [cell for cell in table.cells() if self._chosen(cell.checkpoint)]
         runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]
         return list(dict.fromkeys(runs))
@@ -178,3 +200,38 @@ class Plan:
         if settings.pretrain and settings.pretrain != task:
             made_from["pretrained"] = layout.checkpoint_dir(self.scale.name, settings.pretrain, checkpoint)
         return made_from
+
+    def shown(self, tables: Iterable[int], figures: Iterable[int]) -> Iterator[tuple[str, list[Run], bool]]:
+        """Yield name and runs of tables and figures, and whether the runs are evaluated for them."""
+        for number in tables:
+            yield self.params.tables[number].name, self.table_runs(number), True
+        for number in figures:
+            yield f"figure{number}", self.figure_runs(number), not isinstance(self.params.figures[number], GridShifts)
+
+    def outputs(self, run: Run, evaluated: bool) -> Iterator[Output]:
+        """Yield all that a run needs and makes, an evaluation only if it is ``evaluated``."""
+        recipe = self.params.recipe(run.recipe)
+        network = dataclasses.replace(run, recipe=layout.FULL_PRECISION, seed=0)
+        yield Output("data", run, layout.data_dir(run.scale, run.task))
+        yield from self._networks(network)
+        if recipe.quantized:
+            yield Output("gate", network, self.gate(run))
+        if recipe.setting:
+            yield Output("calibrate", run, self.samples_dir(run))
+            yield Output("reconstruct", run, layout.quantized_dir(run))
+        for name in recipe.select:
+            yield from self.outputs(dataclasses.replace(run, recipe=name), evaluated=False)
+        if recipe.select:
+            yield Output("choice", run, layout.quantized_dir(run))
+        if evaluated:
+            yield Output("evaluate", run, layout.evaluated_dir(run))
+
+    def _networks(self, network: Run) -> Iterator[Output]:
+        """Yield a full-precision network, after the data it is trained on and those of the network it starts from."""
+        origins = self.origins(network.task, network.checkpoint)
+        if "pretrained" in origins:
+            first = self.params.checkpoint(network.checkpoint).pretrain or ""
+            yield from self._networks(dataclasses.replace(network, task=first))
+        if "data" in origins:
+            yield Output("data", network, origins["data"])
+        yield Output("finetune", network, layout.checkpoint_dir(network.scale, network.task, network.checkpoint))

@@ -7,13 +7,13 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from flexround.settings.layout import PARAMS
-from flexround.settings.schema import Count, Label, Positive, Series, Strict
+from flexround.settings.schema import Count, Positive, Series, Strict
 
 
 class Column(Strict):
     """A column of a table: one or more metrics shown as a/b. What it leaves open is the row's."""
 
-    name: Label
+    name: str
     label: str | None = Field(None, description="LaTeX text of the header, if it is not `name`")
     task: str | None = None
     checkpoint: str | None = None
@@ -27,10 +27,10 @@ class Row(Strict):
     task: str | None = None
     checkpoint: str | None = None
     metrics: tuple[str, ...] | None = None
-    method: Label = Field(description="text of the method, as in published.csv")
+    method: str = Field(description="text of the method, as in published.csv")
     label: str | None = Field(None, description="LaTeX text of the method column, if it is not `method`")
-    section: Label = ""
-    bits: Label = ""
+    section: str = ""
+    bits: str = ""
     extra: tuple[str, ...] = Field((), description="LaTeX text of further descriptive columns (table 1)")
 
 
@@ -63,12 +63,6 @@ class Setting(Strict):
     recipe: str | None = Field(None, description="the recipe of hyper.KEY")
     task: str | None = Field(None, description="the one task of the table that the cell is about; none: all of them")
     checkpoints: tuple[str, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _recipe_of_hyper(self) -> "Setting":
-        if self.setting.startswith("hyper.") != (self.recipe is not None):
-            raise ValueError(f"{self.setting}: hyper.KEY needs a recipe, and no other setting has one")
-        return self
 
 
 class Note(Strict):
@@ -110,8 +104,6 @@ class Table(Strict):
     def _consistent(self) -> "Table":
         if bool(self.groups) == bool(self.settings) or bool(self.settings) != bool(self.tasks):
             raise ValueError("give groups, or tasks and settings")
-        if wrong := {setting.task for setting in self.settings} - {None, *self.tasks}:
-            raise ValueError(f"settings: {wrong} not among the table's tasks")
         if self.groups and "Method" not in self.descriptive:
             raise ValueError("descriptive: one of the headers must be Method")
         rows = self.rows()
@@ -125,18 +117,11 @@ class Table(Strict):
             if (getattr(row, key) is None) == (getattr(column, key) is None):
                 place = f"the row {row.section} {row.method} or in the column {column.name}"
                 raise ValueError(f"{key}: give it in {place}, and only in one of them")
-        names = {None, *(column.name for column in self.columns)}
-        if len(names) <= len(self.columns):
+        if len({column.name for column in self.columns}) < len(self.columns):
             raise ValueError("columns: two have one name; give each its own, and with `label` what is shown")
-        for cell in self.cells():
-            shown = [self.metric_names.get(metric, metric) for metric in cell.metrics]
-            if len(set(shown)) < len(shown):
-                raise ValueError(
-                    f"metric_names: two metrics of the column {cell.column.name} have one name; make two columns"
-                )
-        for erratum in self.errata:
-            if erratum.row > len(rows) or erratum.column not in names:
-                raise ValueError(f"errata: no row {erratum.row} with a column {erratum.column}")
+        for name, metrics in dict.fromkeys((cell.column.name, cell.metrics) for cell in self.cells()):
+            if len({self.metric_names.get(metric, metric) for metric in metrics}) < len(metrics):
+                raise ValueError(f"metric_names: two metrics of the column {name} have one name; make two columns")
         return self
 
     @property

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -120,16 +120,10 @@ def _line(model: type[BaseModel], item: Any, where: str) -> str:
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Return the field names valid at ``loc`` inside ``model``, as far as the annotations tell."""
-    current: Any = model
-    annotation: Any = None
-    for part in loc:
-        if get_origin(annotation) is dict:  # the part is a name, also one that is that of a field
-            annotation = None
-            continue
-        fields = getattr(current, "model_fields", {})
-        annotation = fields[part].annotation if part in fields else current
-        current = _inner_model(annotation) or current
-    return list(getattr(current, "model_fields", {}))
+    for part in map(str, loc):
+        if field := model.model_fields.get(part):
+            model = _inner_model(field.annotation) or model
+    return list(model.model_fields)
 
 
 def _inner_model(annotation: Any) -> type[BaseModel] | None:

@@ -17,7 +17,7 @@ from flexround.jobs.runs import EvaluateJob, GateJob, SelectJob
 from flexround.machine import hardware, precision, provenance
 from flexround.machine.devices import lease
 from flexround.reconstruct import network
-from flexround.settings.cost import EVALUATED
+from flexround.settings.schema import EVALUATED
 from flexround.tasks import protocol
 from flexround.tasks.protocol import Evaluation, Split
 

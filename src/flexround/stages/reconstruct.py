@@ -4,8 +4,6 @@ import argparse
 import dataclasses
 import json
 import logging
-from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.numpy import load_file
@@ -71,7 +69,7 @@ def prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction,
         refuse_unweighted(job.hyper, job.hyper_sources, job.rounding)
     task = protocol.build(job.task)
     model, blocks, weights = network.to_quantize(job.checkpoint, task.head, job.weights, recipe.preprocess, device)
-    samples = task.inputs(_load_samples(job.samples, job.hyper.samples), job.weights)
+    samples = task.inputs(load_file(job.samples / "samples.safetensors"), job.weights)
     if job.hyper.mask_padding:
         samples = samples.trimmed()
     work = Reconstruction(
@@ -86,14 +84,3 @@ def prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction,
         mask=samples.mask,
     )
     return work, samples.x
-
-
-def _load_samples(directory: Path, count: int) -> dict[str, Any]:
-    """Read the calibration samples, of which there must be ``count``."""
-    samples = load_file(directory / "samples.safetensors")
-    there = len(samples["indices"])
-    if there != count:
-        raise InputError(
-            f"{directory}: {there} samples, the settings say {count}; delete it and run the same command again"
-        )
-    return samples

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from flexround.errors import SettingsError, suggest
 from flexround.results.render import overview
-from flexround.settings import cost, outputs, user_rows
-from flexround.settings.outputs import Output
-from flexround.settings.plan import Plan
+from flexround.settings import user_rows
+from flexround.settings.plan import Output, Plan
 from flexround.tasks import protocol
-from flexround.tools import cli, workload
+from flexround.tools import cli, cost
 
 GIB = 2**30
 STEPS = ("finetune", "gate", "reconstruct", "choice", "evaluate")  # what takes a GPU's hours
@@ -50,10 +49,10 @@ def run(arguments: argparse.Namespace) -> None:
 def planned(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> dict[Output, str]:
     """Return all outputs of tables and figures, each once -> the family of the table that shows it first."""
     found: dict[tuple[str, str], tuple[Output, str]] = {}
-    for name, runs, evaluated in outputs.shown(plan, tables, figures):
+    for name, runs, evaluated in plan.shown(tables, figures):
         subjects = {subject for run in runs for subject in (run.task, run.checkpoint)}
         family = "Figures" if name.startswith("figure") else overview.family_of(subjects)
-        for output in (output for run in runs for output in outputs.of_run(plan, run, evaluated)):
+        for output in (output for run in runs for output in plan.outputs(run, evaluated)):
             found.setdefault((output.step, output.place), (output, family))
     return dict(found.values())
 
@@ -100,7 +99,7 @@ def _networks(plan: Plan, jobs: list[Output]) -> dict[tuple[str, str], cost.Netw
         task, checkpoint = protocol.named(plan.scale, pair[0]), plan.params.checkpoint(pair[1])
         key = checkpoint.model.model_dump_json(), task.input_shape, task.head.get("head")
         if key not in counted:
-            counted[key] = workload.network(checkpoint, task)
+            counted[key] = cost.network(checkpoint, task)
         found[pair] = counted[key]
     return found
 

@@ -20,7 +20,6 @@ from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
 from flexround.results.render import html, latex
-from flexround.settings import outputs
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -181,8 +180,8 @@ def _summary(root: Path, listed: set[Path], serves: dict[str, list[str]]) -> Ite
 def served(plan: Plan) -> dict[str, list[str]]:
     """Return directory or gate -> ``table3``, ``figure7``, ... that are made from it, of what the scale can make."""
     products: dict[str, list[str]] = {}
-    for name, runs, measured in outputs.shown(plan, plan.complete_tables(), plan.complete_figures()):
-        for place in sorted({output.place for run in runs for output in outputs.of_run(plan, run, measured)}):
+    for name, runs, measured in plan.shown(plan.complete_tables(), plan.complete_figures()):
+        for place in sorted({output.place for run in runs for output in plan.outputs(run, measured)}):
             products.setdefault(place, []).append(name)
     return products
 

@@ -13,7 +13,7 @@ from flexround.results.grid import Entry
 from flexround.results.render import words
 from flexround.results.render.html import bar, told
 from flexround.results.render.overview import Standing
-from flexround.settings import layout, outputs, user_rows
+from flexround.settings import layout, user_rows
 from flexround.settings.layout import Run
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
@@ -167,7 +167,7 @@ def directories(plan: Plan, run: Run) -> list[str]:
     A gate's is a file; its place here has no suffix. A run that the settings no longer know has its evaluation's alone.
     """
     try:
-        made = list(outputs.of_run(plan, run, evaluated=True))
+        made = list(plan.outputs(run, evaluated=True))
     except SettingsError:
         return [layout.evaluated_dir(run)]
     return list(dict.fromkeys(output.place.removesuffix(".json") for output in made))
