@@ -135,18 +135,9 @@ def test_waiting_is_said_once(tmp_path, monkeypatch, caplog):
     assert "GPU-5e1f.0" in caplog.messages[0]
 
 
-def test_a_job_that_asked_for_a_gpu_without_one_is_refused(tmp_path, gpus, monkeypatch):
+def test_a_job_that_asked_for_a_gpu_without_one_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 'A100-SXM4-80GB, 535.104.05'\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError) as refusal, lease(1):
-        pass
-    for part in ("asks for a GPU, torch finds none", f"CUDA {torch.version.cuda}", "580", "A100-SXM4-80GB, 535.104.05"):
-        assert part in str(refusal.value)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(InputError, match="no driver"), lease(1):
+    with pytest.raises(InputError, match="asks for a GPU, torch finds none"), lease(1):
         pass
 
 

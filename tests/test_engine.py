@@ -22,7 +22,7 @@ from flexround.models.surgery import attach
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
-from flexround.reconstruct import engine, initial
+from flexround.reconstruct import initial
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper
@@ -271,17 +271,6 @@ def test_b_learns_steps_on_full_precision_inputs_after_the_weights_and_q_jointly
     frozen = reconstruct(tmp_path, Q, a_lr=1e-12, **few)[0]
     key = "activation/body.0/output:step"
     assert not torch.equal(q[key], frozen[key]), "Q must learn the steps"
-
-
-def test_what_is_advised_is_what_helps_there():
-    gpu, host = Store(torch.device("cuda")), Store(torch.device("cpu"))
-    plain, small = (toy.job(Q, cache_dtype=kind, precision=kind) for kind in ("float32", "bfloat16"))
-    on_gpu = dataclasses.replace(plain, device=torch.device("cuda"))
-    numbers = [f"batch below {plain.hyper.batch}", f"a_init_samples below {plain.hyper.a_init_samples}"]
-    both = ["cache_dtype bfloat16", "precision bfloat16", *numbers]
-    assert engine._smaller(on_gpu, gpu) == ["gpu-cache-mb 0 (activations in the host's memory)", *both]
-    assert engine._smaller(on_gpu, host) == engine._smaller(plain, host) == both
-    assert engine._smaller(small, host) == numbers
 
 
 @pytest.mark.parametrize("setting", ["B", "Q"])
