@@ -70,7 +70,7 @@ def test_codes_are_those_of_plain_elimination(monkeypatch, kind, axis, symmetric
 
 
 @pytest.mark.parametrize("act_order", [False, True])
-def test_features_that_are_always_zero_get_zeros_and_nothing_of_others_errors(act_order):
+def test_features_that_are_always_zero_get_zeros(act_order):
     weight, rounding, inputs = case("linear", act_order=act_order)
     inputs[:, :, 2] = 0
     rounding.fit(weight, [inputs])
@@ -81,7 +81,7 @@ def test_features_that_are_always_zero_get_zeros_and_nothing_of_others_errors(ac
     assert torch.equal(rounding.codes(weight)[:, alive], smaller.codes(part))
 
 
-def test_inputs_of_zeros_alone_give_zeros_and_a_layer_that_is_never_called_stays_at_round_to_nearest():
+def test_inputs_of_zeros_give_zeros_and_no_inputs_nearest():
     weight, rounding, inputs = case("depthwise")
     rounding.fit(weight, iter([]))
     assert torch.equal(rounding.codes(weight), nearest_codes(weight, rounding.grid))

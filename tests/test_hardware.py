@@ -81,7 +81,7 @@ def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
     assert hardware.free_bytes() == 3000000 < without
 
 
-def test_a_reconstruction_without_memory_says_which_block_and_what_helps(tmp_path, monkeypatch):
+def test_a_reconstruction_without_memory_names_the_block(tmp_path, monkeypatch):
     learn = phases.WeightPhase.learn
 
     def short(self, index, carry):
@@ -96,7 +96,7 @@ def test_a_reconstruction_without_memory_says_which_block_and_what_helps(tmp_pat
         flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=tmp_path, device="cpu", **FEW)
 
 
-def test_stages_without_memory_name_their_settings_and_go_on_where_they_were(tmp_path, monkeypatch):
+def test_stages_without_memory_name_settings_and_resume(tmp_path, monkeypatch):
     scale = tmp_path / "smoke.yaml"
     text = (TESTS / "smoke.yaml").read_text().replace("epochs: 1,", "epochs: 3, shift: 1,")
     scale.write_text(text.replace("train: 640, val: 200", "train: 128, val: 64"))

@@ -168,7 +168,7 @@ def codes(on_device):
     return found
 
 
-def test_every_rounding_has_the_bits_of_the_cpu_wherever_activations_lie_and_no_iteration_waits():
+def test_each_rounding_has_the_cpus_bits_and_no_iteration_waits():
     """Nothing but a batch is copied, and the rows of many batches at once; losses and moves are read at the end."""
     expected, found = apart(codes, False), apart(codes, True)
     assert len(found) == len(ROUNDINGS) + 5
@@ -195,7 +195,7 @@ def many_iterations():
     return found
 
 
-def test_the_loss_is_read_and_checked_at_iteration_100_and_the_last():
+def test_the_loss_is_read_at_iteration_100_and_the_last():
     blocks = apart(many_iterations)
     wanted = {"iterations": 120, "reads": 5, "to host": 1, "to device": 1 + 3 * 120}
     assert len(blocks) >= 2
