@@ -22,9 +22,8 @@ from flexround.models.tensors import weightless
 from flexround.models.weights import Shards, Writer
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.reconstruction import Reconstruction, Streamed
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
 
 SCALE = 0.02  # deviation of the weights

@@ -32,9 +32,8 @@ from flexround.models.blocks import run
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.reconstruction import Reconstruction, Resident
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper

@@ -32,7 +32,7 @@ def test_the_step_is_positive_whatever_the_parameter():
 
 
 @pytest.mark.parametrize("probability", [0.25, 0.5, 0.999])
-def test_dropping_keeps_quantized_values_with_its_probability(probability):
+def test_dropping_keeps_values_with_the_given_probability(probability):
     quantizer = ActivationQuantizer(Grid(torch.tensor(1.0), torch.tensor(0.0), -8, 7))
     quantizer.keep_probability, quantizer.generator = probability, torch.Generator().manual_seed(0)
     out = quantizer(torch.full((200, 500), 0.4, requires_grad=True)).detach()
@@ -49,7 +49,7 @@ def largest_correlation(rows):
 
 
 @pytest.mark.parametrize("probability", [0.25, 0.5, 0.7])
-def test_a_mask_depends_on_its_generator_alone(probability):
+def test_a_mask_has_independent_elements_of_its_generator(probability):
     image = torch.empty(16, 6, 9, 11).contiguous(memory_format=torch.channels_last)
     masks = []
     for noise, kind in enumerate((image.dtype, torch.uint8)):
@@ -111,7 +111,7 @@ def test_what_is_stored_gives_the_same_quantizer(scheme):
 
 
 @pytest.mark.parametrize(("setting", "rounding"), [("B", "flexround"), ("Q", "flexround"), ("Q", "rtn")])
-def test_a_network_with_a_grid_a_token_learns_and_is_read_again(tmp_path, setting, rounding):
+def test_a_network_with_token_grids_learns_and_is_read_again(tmp_path, setting, rounding):
     x, mask = batch()
     model, fresh = make("llama"), make("llama")
     blocks, again = cut(model), cut(fresh)
@@ -132,7 +132,7 @@ def test_a_network_with_a_grid_a_token_learns_and_is_read_again(tmp_path, settin
 
 
 @pytest.mark.parametrize("setting", ["B", "Q"])
-def test_images_have_no_tokens(tmp_path, setting, monkeypatch):
+def test_token_grids_of_images_are_refused_before_learning(tmp_path, setting, monkeypatch):
     monkeypatch.setattr(WeightPhase, "learn", None)
     with pytest.raises(SettingsError, match="images have none"):
         toy.run(toy.job(toy.recipe(setting, a_bits=4), a_granularity="token"), tmp_path)

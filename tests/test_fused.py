@@ -68,7 +68,7 @@ def test_weights_with_gaps_are_compiled():
         (SignRound, (16, 5, 3, 3), torch.float32),
     ],
 )
-def test_compiled_roundings_equal_the_operations_one_by_one(rounding_class, shape, kind):
+def test_compiled_weights_are_those_of_plain_operations(rounding_class, shape, kind):
     """Somewhere in learning, some weights clipped; the value in the type of the products, the rest in float32."""
     weight = tensors.randn(*shape) * 0.1
     low, high = channel_range(weight, 0)
@@ -91,7 +91,7 @@ def test_compiled_roundings_equal_the_operations_one_by_one(rounding_class, shap
     ("shape", "kept", "kind"),
     [((6, 40, 24), None, torch.float32), ((5, 8, 7, 7), 0.5, torch.float32), ((6, 40, 24), None, torch.bfloat16)],
 )
-def test_compiled_activations_equal_the_operations_one_by_one(shape, kept, kind):
+def test_compiled_activations_are_those_of_plain_operations(shape, kept, kind):
     """5 % of them clipped; of half precision they are quantized in float32."""
     found = []
     for on in (False, True):
@@ -166,7 +166,7 @@ class Own(FlexRound):
         raise AssertionError
 
 
-def test_a_rounding_that_can_not_be_compiled_runs_as_written(tmp_path):
+def test_a_rounding_that_is_not_compiled_runs_as_written(tmp_path):
     recipe = toy.recipe("B", f"{Own.__module__}:Own", 3)
     plain, *_ = toy.run(toy.job(recipe, iters=5), tmp_path / "plain")
     again, records, _ = toy.run(toy.job(recipe, iters=5, fused=True), tmp_path / "again")

@@ -81,7 +81,7 @@ def test_features_that_are_always_zero_get_zeros(act_order):
     assert torch.equal(rounding.codes(weight)[:, alive], smaller.codes(part))
 
 
-def test_inputs_of_zeros_give_zeros_and_no_input_gives_rtn():
+def test_inputs_of_zeros_give_zeros_and_no_inputs_nearest():
     weight, rounding, inputs = case("depthwise")
     rounding.fit(weight, iter([]))
     assert torch.equal(rounding.codes(weight), nearest_codes(weight, rounding.grid))

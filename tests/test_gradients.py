@@ -134,7 +134,7 @@ def test_regularizer_equals_the_plain_formula(beta):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_rounding_has_the_gradients_of_its_own_value(case):
+def test_every_rounding_has_the_gradients_of_its_value(case):
     """By differences in double precision, on a grid so fine that rounding is lost in them.
 
     A soft rounding is smooth on any grid and moves a weight by one step at most: its grid is a coarse one.

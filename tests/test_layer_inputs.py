@@ -74,7 +74,7 @@ class Routed(nn.Module):
         return x
 
 
-def test_all_calls_of_a_layer_are_shown():
+def test_all_calls_of_a_layer_in_any_batch_are_shown():
     net, job, x = Routed(), toy.job(toy.recipe()), -torch.ones(64, 6)
     x[[20, 25, 50], 0] = torch.tensor([1.0, 2.0, 3.0])
     block = dataclasses.replace(job.blocks[-1], module=net, call=lambda module, x, mask: module(x))
@@ -124,7 +124,7 @@ class Watching(RTN):
 
 
 @pytest.mark.parametrize(("iters", "stem"), [(0, True), (2, False)])
-def test_layers_are_shown_after_those_before_are_fitted(tmp_path, iters, stem):
+def test_layers_are_shown_inputs_from_fitted_predecessors(tmp_path, iters, stem):
     Watching.calls = []
     recipe = toy.recipe("B", "test_layer_inputs:Watching", 3)
     toy.run(toy.job(recipe, iters=iters, reconstruct_stem=stem), tmp_path)

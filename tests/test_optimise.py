@@ -44,7 +44,7 @@ def test_each_group_follows_its_schedule(optimizer):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_sign_moves_large_and_small_gradients_alike_and_leaves_what_has_none():
+def test_the_sign_moves_large_and_small_gradients_alike():
     large, zero, absent = (nn.Parameter(torch.ones(2)) for _ in range(3))
     large.grad, zero.grad = torch.tensor([1e9, -1e-9]), torch.zeros(2)
     optimise.SignDescent([{"params": [large, zero, absent], "lr": 0.25}]).step()
@@ -70,7 +70,7 @@ def test_the_optimizer_of_the_settings_is_used(tmp_path):
         assert ratio != 0
 
 
-def test_the_penalty_is_absent_in_the_warm_up_and_then_its_beta_falls_linearly():
+def test_the_penalty_starts_after_warm_up_and_beta_falls():
     """What is added here is λ β."""
     penalty = Penalty([torch.tensor, lambda _: None], 0.5, 0.2, 20, 2)
     added = [penalty.added(torch.zeros(()), progress).item() for progress in (0.19, 0.2, 0.6, 1 - 1e-9)]
@@ -78,7 +78,7 @@ def test_the_penalty_is_absent_in_the_warm_up_and_then_its_beta_falls_linearly()
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_idle_is_what_no_iteration_s_loss_depends_on_or_moves_whatever_the_penalty(weight):
+def test_idle_is_what_no_loss_depends_on_or_moves(weight):
     first, later, never, rounded = parameters = [nn.Parameter(torch.zeros(())) for _ in range(4)]
     turns = iter([first, first, later, first])
     groups, penalty = [ParameterGroup(parameters, 0.1, "none")], Penalty([lambda _: sum(parameters[:3])], weight, 0.3)

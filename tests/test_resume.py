@@ -4,7 +4,6 @@ Images do so in test_hardware.
 """
 
 import contextlib
-import os
 import shutil
 
 import numpy as np
@@ -31,58 +30,32 @@ def everything_is_worth_it(monkeypatch):
     monkeypatch.setattr(resume, "WORTH_SECONDS", 0.0)
 
 
-def trainer(train, settings, make, batch_loss, rows=11):
-    """Return a training that may die at a step; it gives facts, weights and the number of steps."""
+def llama_trainer(**settings):
+    """Return a training of all weights, or of adapters, that may die at a step; it gives facts, weights and steps.
+
+    The loss draws from the generator that it is given.
+    """
+    usual = {"epochs": 4, "batch": 4, "lr": 1e-2, "weight_decay": 0.1, "warmup": 0.2}
+    checked = AdapterTrainSettings.model_validate(usual | settings)
 
     def training(died_at=None):
-        model, calls = make(), []
+        model, calls = test_lora_training.make(torch.float32), []
+        model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1)))  # so the optimizer has no state of it
 
         def loss(network, batch, generator):
             calls.append(None)
             if len(calls) == died_at:
                 raise KilledError
-            return batch_loss(network, batch, generator)
+            return test_lora_training.loss(network, batch, generator) * (1 + torch.rand((), generator=generator))
 
-        facts = train(model, {"ids": test_lora_training.IDS[:rows]}, loss, settings)
+        facts = text_training.train_adapters(model, {"ids": test_lora_training.IDS[:11]}, loss, checked)
         return facts, model.state_dict(), len(calls)
 
     return training
 
 
-def llama_trainer(**settings):
-    """Return a training of all weights, or of adapters; the loss draws from the generator that it is given."""
-    usual = {"epochs": 4, "batch": 4, "lr": 1e-2, "weight_decay": 0.1, "warmup": 0.2}
-
-    def loss(network, batch, generator):
-        return test_lora_training.loss(network, batch, generator) * (1 + torch.rand((), generator=generator))
-
-    def make():
-        model = test_lora_training.make(torch.float32)
-        model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1)))  # so the optimizer has no state of it
-        return model
-
-    checked = AdapterTrainSettings.model_validate(usual | settings)
-    return trainer(text_training.train_adapters, checked, make, loss)
-
-
-def small_trainer(dropout):
-    """Return a training of a network with dropout, whose seed is another one in each process."""
-
-    def make():
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(dropout), torch.nn.Linear(4, 1))
-        torch.manual_seed(int(os.environ.get("RANK", "0")))
-        return model
-
-    def loss(network, batch, _):
-        return network(batch["ids"] / 30).square().mean()
-
-    settings = text_training.TrainSettings(epochs=3, batch=2, lr=0.01)
-    return trainer(text_training.train, settings, make, loss, rows=8)
-
-
 @pytest.mark.parametrize("adapters", [{}, {"lora": {"rank": 2, "dropout": 0.3}}], ids=["all weights", "adapters"])
-def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, adapters):
+def test_a_killed_training_resumes_with_the_same_bits(tmp_path, adapters):
     train = llama_trainer(**adapters)
     facts, weights, calls = train()
     assert calls == 12
@@ -161,7 +134,7 @@ def test_a_part_is_replaced_whole(tmp_path):
         assert (tensors["group/x"].tolist(), facts) == ([1, 2, 3], {"number": 1})
 
 
-def test_work_that_was_killed_while_it_was_removed_is_not_gone_on_with(tmp_path, monkeypatch):
+def test_half_removed_work_is_not_resumed(tmp_path, monkeypatch):
     def killed_midway(directory, **_):
         for path in directory.glob("part*"):
             path.unlink()
@@ -182,4 +155,4 @@ def test_little_work_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(resume, "WORTH_SECONDS", 3600.0)
     monkeypatch.setattr(resume, "save", lambda *_, **__: pytest.fail("it was kept"))
     with resume.kept(tmp_path / "state"):
-        small_trainer(0.5)()
+        llama_trainer(epochs=1)()

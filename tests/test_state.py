@@ -34,7 +34,7 @@ def killed_after(count, action):
 
 
 @pytest.mark.parametrize("setting", ["B", "Q"])
-def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, setting):
+def test_killed_at_random_moments_it_gives_the_same_bits(tmp_path, setting):
     """At least ten kill points in each setting: within blocks, between files, between a rename and the next."""
     torch.set_num_threads(1)
     rng, recipe = random.Random(setting), toy.recipe(setting, "flexround", 3, 4)

@@ -62,7 +62,7 @@ def make(source, tmp_path, monkeypatch):
     return functools.partial(streamed, tmp_path)
 
 
-def test_from_the_source_to_a_quantized_evaluation_whole_and_in_half_precision(make, monkeypatch, caplog):
+def test_from_the_source_to_an_evaluation_in_each_precision(make, monkeypatch, caplog):
     caplog.set_level("INFO")
     work = make()
     weights = work.weights(*NAMES)

@@ -11,9 +11,8 @@ from torch import nn
 from flexround import imports
 from flexround.models.blocks import Block, Site
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.reconstruction import Reconstruction, Resident
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import read_yaml

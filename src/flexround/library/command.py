@@ -34,9 +34,8 @@ from flexround.models.weights import ForeignError, Shards, check_finite
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import earlier, left, reconstruct
 from flexround.reconstruct.preflight import preflight
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.reconstruction import Reconstruction, Resident, Streamed, Weights
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
 from flexround.tasks import encode
 from flexround.tasks.protocol import Inputs

@@ -39,9 +39,8 @@ from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.codes import site_key
 from flexround.reconstruct.engine import left, reconstruct
-from flexround.reconstruct.reconstruction import Reconstruction, checked
+from flexround.reconstruct.reconstruction import Reconstruction, Resident, checked
 from flexround.reconstruct.state import MemoryState, State
-from flexround.reconstruct.weights import Resident
 from flexround.settings.params import refuse_unweighted
 from flexround.settings.schema import Hyper, Recipe
 from flexround.tasks.protocol import Inputs

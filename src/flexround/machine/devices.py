@@ -13,7 +13,6 @@ import torch
 
 from flexround.errors import InputError
 from flexround.machine import precision
-from flexround.machine.hardware import smi
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
@@ -45,13 +44,13 @@ def require(asked: int) -> None:
     """Refuse at once to do on the CPU what was planned for a GPU; ``asked`` as in ``lease``.
 
     Raises:
-        InputError: there is no GPU, with what torch, the driver and nvidia-smi say.
+        InputError: there is no GPU, with the CUDA version of torch.
     """
     if asked and not torch.cuda.is_available():
         raise InputError(
             f"the job asks for a GPU, torch finds none: torch {torch.__version__} "
-            f"is built for CUDA {torch.version.cuda}, which needs driver {LEAST_DRIVER}; nvidia-smi: {smi()}; update "
-            "the driver, or set `gpu` under `resources` of the scale to what there is (0: the CPU will do)"
+            f"is built for CUDA {torch.version.cuda}, which needs driver {LEAST_DRIVER}; compare "
+            "with that of nvidia-smi, or set `gpu` under `resources` of the scale to what there is (0: the CPU will do)"
         )
 
 

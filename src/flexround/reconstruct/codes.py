@@ -24,7 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from flexround.errors import InputError, NumericalError, suggest
+from flexround.errors import InputError, NumericalError
 from flexround.io import artifacts
 from flexround.models.blocks import Block, Site
 from flexround.models.surgery.attach import attach_quantizer
@@ -97,17 +97,6 @@ class Part:
         weights = {weight_name(key): one.values() for key, one in self.quantized.items() if key.startswith(WEIGHT)}
         return self.parameters | weights
 
-    def refuse_not_finite(self) -> None:
-        """Refuse NaN, and Inf in quantized tensors; a mask in a buffer may hold -Inf.
-
-        Raises:
-            InputError: with the tensor's key.
-        """
-        for key, value in self.tensors().items():
-            wrong = torch.isnan if key.startswith(PARAMETER) else _not_finite
-            if value.is_floating_point() and wrong(value).any():
-                raise InputError(f"{key} holds NaN or Inf; look for them in the checkpoint")
-
 
 def part(quantized: Result, model: nn.Module, names: Iterable[str], copied: bool = True) -> Part:
     """Return copies of the results for some tensors of a model, and of its other tensors with these ``names``.
@@ -115,25 +104,19 @@ def part(quantized: Result, model: nn.Module, names: Iterable[str], copied: bool
     Tied tensors have one copy. Tensors that nobody changes afterwards need none (``copied`` False).
 
     Raises:
-        InputError: a value is none that may be stored.
+        InputError: NaN; or Inf but in a buffer, where a mask may hold it. The message has the tensor's key.
     """
     owners = places(model)
-    others = {name: owners[name] for name in names}
-    for name, (owner, leaf) in others.items():
-        if leaf in owner._parameters and _not_finite(getattr(owner, leaf)).any():
-            raise InputError(f"{PARAMETER}{name} holds NaN or Inf; look for them in the checkpoint")
-    values = {name: getattr(*place) for name, place in others.items()}
+    values = {name: getattr(*owners[name]) for name in names}
     copies = {value: _on_cpu(value) if copied else value.detach().cpu().contiguous() for value in set(values.values())}
-    made = Part(
-        {key: _copied(stored) for key, stored in quantized.items()},
-        {name: copies[value] for name, value in values.items()},
-    )
-    made.refuse_not_finite()
+    parameters = {name: copies[value] for name, value in values.items()}
+    made = Part({key: _copied(stored) for key, stored in quantized.items()}, parameters)
+    buffers = {f"{PARAMETER}{name}" for name, value in values.items() if not isinstance(value, nn.Parameter)}
+    for key, value in made.tensors().items():
+        wrong = value.isnan() if key in buffers else ~value.isfinite()
+        if wrong.any():
+            raise InputError(f"{key} holds NaN or Inf; look for them in the checkpoint")
     return made
-
-
-def _not_finite(value: Tensor) -> Tensor:
-    return ~torch.isfinite(value)
 
 
 def _copied(stored: Stored) -> Stored:
@@ -335,21 +318,11 @@ def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[T
     """Return the codes of a weight after learning, and those of round-to-nearest on its *initial* grid.
 
     Both have the shape of ``weight``, the folded full-precision weight of a ``module`` of the stored network.
-
-    Raises:
-        InputError: no such quantized weight, or another shape.
     """
     parts = (read(path).quantized for path in files(directory))
-    weights = {key.removeprefix(WEIGHT): one for part in parts for key, one in part.items() if key.startswith(WEIGHT)}
-    if module not in weights:
-        raise InputError(f"{directory}: quantized weight {suggest(module, weights)}")
-    stored = weights[module]
+    stored = next(part[key] for part in parts if (key := f"{WEIGHT}{module}") in part)
     assert stored.codes is not None
     assert stored.initial_step is not None
-    if stored.codes.shape != weight.shape:
-        raise InputError(
-            f"{directory}: {module} has shape {tuple(stored.codes.shape)}, the checkpoint's is {tuple(weight.shape)}"
-        )
     zero_point = stored.grid.zero_point if stored.initial_zero_point is None else stored.initial_zero_point
     initial = dataclasses.replace(stored.grid, step=stored.initial_step, zero_point=zero_point)
     # on the learned zero point, from which the learned codes count

@@ -27,6 +27,8 @@ from flexround.reconstruct.state import State
 
 log = logging.getLogger(__name__)
 REST = "rest"  # position of the tensors outside all blocks
+ON_HOST = "gpu-cache-mb 0 (activations in the host's memory)"
+SMALLER = ("cache_dtype or precision bfloat16", "a smaller batch or a_init_samples")  # what lowers a block's memory
 
 
 def reconstruct(
@@ -61,6 +63,7 @@ def reconstruct(
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
+    ways = (ON_HOST, *SMALLER) if store.device.type == "cuda" else SMALLER
     phases: list[Phase] = [WeightPhase(job, samples, store)]
     if job.recipe.a_bits and not job.joint:
         phases.append(StepPhase(job, samples, store))
@@ -72,7 +75,7 @@ def reconstruct(
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
                 what = f"block {job.blocks[index].name}, phase {phase.name}, activations {store}"
-                with hardware.enough(what, *_smaller(job, store)), unchanged(job.blocks[index].module):
+                with hardware.enough(what, *ways), unchanged(job.blocks[index].module):
                     learned, carry, record = _timed(phase, index, carry, state)
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
@@ -167,18 +170,6 @@ def earlier(state: State, index: int) -> Result:
         if entry["position"].endswith(f"/{index:03d}"):
             earlier |= state.part(entry).quantized
     return earlier
-
-
-def _smaller(job: Reconstruction, store: cache.Store) -> list[str]:
-    """Return the settings that lower what a block needs of the memory, those that change no number first."""
-    hyper, ways = job.hyper, []
-    if store.device.type == "cuda":
-        ways.append("gpu-cache-mb 0 (activations in the host's memory)")
-    if hyper.cache_dtype == "float32":
-        ways.append("cache_dtype bfloat16")
-    if hyper.precision in ("float32", "tf32"):
-        ways.append("precision bfloat16")
-    return [*ways, f"batch below {hyper.batch}", f"a_init_samples below {hyper.a_init_samples}"]
 
 
 def _timed(

@@ -14,7 +14,7 @@ from flexround.models.blocks import Block
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.weights import CPU
 from flexround.reconstruct import codes
-from flexround.reconstruct.weights import Resident, Streamed, Weights
+from flexround.reconstruct.reconstruction import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint
 
 STRUCTURAL = ("replace_relu6", "restore_relu6")  # surgery that changes modules, not only values

@@ -1,32 +1,30 @@
 """The work on one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
-import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import NumericalError, SettingsError
+from flexround.errors import NumericalError
 from flexround.machine.precision import tensor_float
 from flexround.models.blocks import Block, identity
 from flexround.models.surgery import attach
 from flexround.quant import native
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.formula import compiler_works
-from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
+from flexround.quant.grid import in_groups, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, on, slices
-from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
+from flexround.reconstruct.codes import Result, Stored, site_key
 from flexround.reconstruct.initial import calibrate
-from flexround.reconstruct.inputs import LayerInputs, ends, unquantized
+from flexround.reconstruct.inputs import ends, unquantized
+from flexround.reconstruct.layers import Layer, fit, harden, learned, made, parameter_groups
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
-from flexround.reconstruct.reconstruction import End, Reconstruction
+from flexround.reconstruct.reconstruction import Reconstruction
 
 ERROR_SAMPLES = 32  # rows on which RTN, soft and hard errors are compared
-SAME = 1e-5  # of a step: how little it moves if nothing is learned
 LOSS_WINDOW = 10  # iterations averaged for the loss before and after
 
 
@@ -58,12 +56,11 @@ class Phase:
         carry["full"] = self.before(block, carry["full"])
         carry["target"] = self.forward(block, carry["full"])
         if not all(bool(torch.isfinite(rows).all()) for rows in carry["target"].split(self.job.hyper.batch)):
-            wrong = [name for name, value in block.module.named_parameters() if not torch.isfinite(value).all()]
-            where = f"in the checkpoint's {', '.join(wrong)}" if wrong else "in the calibration samples"
-            if self.job.hyper.precision == "float16":
-                where += ", or it exceeds float16, 65504: set precision=bfloat16"
+            half = self.job.hyper.precision == "float16"
+            large = ", or values exceed float16, 65504: set precision=bfloat16" if half else ""
             raise NumericalError(
-                f"block {block.name}: its full-precision output holds NaN or Inf, as do values {where}"
+                f"block {block.name}: its full-precision output holds NaN or Inf; look for them in the checkpoint and "
+                f"in the calibration samples{large}"
             )
 
     def before(self, block: Block, x: Tensor) -> Tensor:
@@ -192,69 +189,6 @@ class Phase:
         return self.job.hyper.reconstruct_stem or not stem
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layer:
-    """A layer of the block at work, with the rounding of its weight and the grid that this was given."""
-
-    name: str
-    module: nn.Module
-    rounding: Rounding
-    given: Grid  # which the rounding may replace
-
-    def weight(self) -> Tensor:
-        """Return the full-precision weight below the rounding, as this takes it: in groups, if each has a step."""
-        return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
-
-    def nearest(self) -> bool:
-        """Whether step and codes are those of round-to-nearest, but for last bits of the step."""
-        step, given = self.rounding.final_grid().step, self.given.step
-        same = step.shape == given.shape and torch.allclose(step, given, rtol=SAME, atol=0)
-        return same and torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
-
-    def on_grid(self) -> bool:
-        """Whether the weight as learned is the codes times the step: then it is stored as it is."""
-        return torch.equal(self.returned("forward"), self.returned("codes") * self.rounding.final_grid().step)
-
-    def returned(self, call: str) -> Tensor:
-        """Return what ``forward`` or ``codes`` of the rounding makes of the weight.
-
-        Raises:
-            SettingsError: it has another shape or type than the weight, or changed that; with class and layer.
-        """
-        weight = self.weight()
-        before, where = weight.clone(), f"layer {self.name}: {type(self.rounding).__name__}.{call}"
-        found = getattr(self.rounding, call)(weight)
-        if not torch.equal(weight, before):
-            raise SettingsError(f"{where} changes the weight that it is given; change a clone of it")
-        if (shape := getattr(found, "shape", None)) != weight.shape:
-            got = type(found).__name__ if shape is None else tuple(shape)
-            raise SettingsError(f"{where} returns {got}, its weight has shape {tuple(weight.shape)}; return this shape")
-        if call == "forward" and found.dtype != weight.dtype:
-            raise SettingsError(f"{where} returns {found.dtype}, its weight is {weight.dtype}; return this type")
-        return found.to(weight.dtype)
-
-    def parameters(self) -> set[nn.Parameter]:
-        """Return the parameters that the rounding learns.
-
-        Raises:
-            SettingsError: its ``groups`` are no lists of parameters by name, or lack one.
-        """
-        groups, where = self.rounding.groups(), f"layer {self.name}: {type(self.rounding).__name__}.groups"
-        lists = list(groups.values()) if isinstance(groups, dict) else [None]
-        if not all(isinstance(each, list | tuple) and all(isinstance(p, nn.Parameter) for p in each) for each in lists):
-            raise SettingsError(f"{where} returns no lists of nn.Parameter by name, such as {{'all': [self.v]}}")
-        found = set(itertools.chain(*lists))
-        for name, parameter in self.rounding.named_parameters():
-            if parameter.requires_grad and parameter not in found:
-                raise SettingsError(f"{where} leaves out {name}; put it into one, or set its requires_grad to False")
-        return found
-
-    def moves(self, idle: Set[nn.Parameter] = frozenset(), seen: bool = True) -> bool:
-        """Whether the rounding looks at inputs that were ``seen``, or learns parameters that are not all ``idle``."""
-        looks = self.rounding.needs_inputs and seen
-        return looks or not idle >= self.parameters()
-
-
 class WeightPhase(Phase):
     """Weights (B), or weights and activation steps together (Q)."""
 
@@ -268,31 +202,26 @@ class WeightPhase(Phase):
         full, target = carry.pop("full"), carry.pop("target")
         quantized = self.before(block, carry.pop("quantized"))
         special = ends(job, index, quantized)
-        layers = [self._layer(module, special.get(module)) for module in attach.weight_layers(block)]
+        modules = attach.weight_layers(block)
+        layers = [made(job, self.names[module], module, special.get(module)) for module in modules]
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         if job.joint:
             record["inputs"] = self.unquantized(index, quantized)
         record["error_rtn"] = self._attach(index, layers, quantized, target)
-        learned, alike = list[str](), False  # whether the block's codes are what was learned
-        if self.learns(index):
-            seen = self._fit(block, layers, quantized)
+        learns, alike = self.learns(index), False  # whether the block's codes are what was learned
+        seen = fit(job, block, layers, quantized) if learns else set()
+        idle = {parameter for layer in layers for parameter in layer.parameters()}
+        if learns:
             with torch.no_grad():
                 for layer in layers:
                     layer.returned("forward")
-            idle = {parameter for layer in layers for parameter in layer.parameters()}
             if job.hyper.iters:
                 facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 record |= facts
                 alike = all(layer.on_grid() for layer in layers)
                 record["error_soft"] = math.nan if alike else self.block_error(block, quantized, target)
-            learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
-        if all(layer.nearest() for layer in layers):
-            learned = []
-        record["learned"] = bool(learned)
-        unlearned = [layer for layer in layers if layer.moves() and layer.name not in learned]
-        record["nearest"] = [layer.name for layer in unlearned if layer.nearest()]
-        record["started"] = [layer.name for layer in unlearned if layer.name not in record["nearest"]]
-        found = self._harden(layers)
+        record |= learned(layers, idle, seen)
+        found = harden(layers)
         if job.joint:
             found |= self.steps(block)
         del full  # a cache less while the output becomes one
@@ -302,20 +231,7 @@ class WeightPhase(Phase):
             record["error_soft"] = record["error_hard"]
         return found, {"full": target, "quantized": output}, record
 
-    def _layer(self, module: nn.Module, end: End | None) -> _Layer:
-        """Make the rounding of a layer at its initial grid."""
-        job, hyper, name = self.job, self.job.hyper, self.names[module]
-        axes = attach.weight_axes(module)
-        assert axes is not None
-        axis = None if hyper.w_granularity == "tensor" else axes.output
-        scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
-        weight = module.weight.detach()  # type: ignore[operator]
-        grid = attach.weight_grid(name, weight, scheme, hyper.w_init, hyper.w_init_p, job.group_size(module))
-        own = dataclasses.replace(grid, step=grid.step.clone(), zero_point=grid.zero_point.clone())
-        rounding = job.rounding(in_groups(weight.clone(), grid.step), own, axes, **job.recipe.options)
-        return _Layer(name, module, rounding, grid)
-
-    def _attach(self, index: int, layers: Sequence[_Layer], x: Tensor, target: Tensor) -> float:
+    def _attach(self, index: int, layers: Sequence[Layer], x: Tensor, target: Tensor) -> float:
         """Put the roundings on their layers; return the block's error on ``x`` (N, ...) at round-to-nearest before.
 
         There, where every rounding is measured from, the sites of Q are calibrated.
@@ -332,35 +248,12 @@ class WeightPhase(Phase):
             attach.attach_rounding(layer.module, layer.rounding)
         return error
 
-    def _fit(self, block: Block, layers: Sequence[_Layer], x: Tensor) -> set[nn.Module]:
-        """Show the roundings that ask for them the inputs of their layers for ``x`` (N, ...), one after the other.
-
-        Return the layers that have some: the block may never call a layer, or read its weight without a call.
-
-        Raises:
-            NumericalError: a rounding can't make use of it, with the layer.
-        """
-        seen, inputs = set[nn.Module](), None
-        for layer in layers:
-            if layer.rounding.needs_inputs:
-                if inputs is None or not inputs.serve(layer.module):
-                    inputs = LayerInputs(self.job, block, layer.module, x, inputs)
-                try:
-                    layer.rounding.fit(layer.weight().clone(), inputs)
-                except ValueError as error:
-                    raise NumericalError(
-                        f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
-                    ) from error
-                if inputs.any():
-                    seen.add(layer.module)
-        return seen
-
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
         """Optimise a block; return the losses before and after, and the parameters that stay as they are."""
         job, hyper = self.job, self.job.hyper
-        groups = _weight_groups(roundings, job)
+        groups = parameter_groups(roundings, job)
         if job.joint:
             groups += self.step_group(block)
         if not any(group.parameters for group in groups):
@@ -369,19 +262,6 @@ class WeightPhase(Phase):
             quantizer.keep_probability = hyper.keep_probability
             quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
         return self.minimise(block, (quantized, full, target), groups, roundings)
-
-    def _harden(self, layers: Sequence[_Layer]) -> Result:
-        """Replace each rounding by its codes times its step, in float32."""
-        found: Result = {}
-        for layer in layers:
-            grid, codes = layer.rounding.final_grid(), layer.returned("codes")
-            attach.bake(layer.module, codes * grid.step)
-            stored = store_codes(layer.name, codes, grid, layer.given)
-            stored = stored.reshape(layer.module.weight.shape)  # type: ignore[arg-type]
-            start = layer.given.zero_point
-            moved = None if torch.equal(start, grid.zero_point) else start
-            found[f"{WEIGHT}{layer.name}"] = Stored(grid, stored, layer.given.step, moved)
-        return found
 
 
 class StepPhase(Phase):
@@ -406,30 +286,3 @@ class StepPhase(Phase):
             record |= facts | {"learned": len(idle) < sum(len(group.parameters) for group in groups)}
         record["error_hard"] = self.block_error(block, full, target)
         return self.steps(block), {"full": target, "initial": initial}, record
-
-
-def _weight_groups(roundings: Sequence[Rounding], job: Reconstruction) -> list[ParameterGroup]:
-    """Return the roundings' parameters by rate and schedule: one fused optimiser call instead of one per layer."""
-    merged: dict[tuple[float, str], list[nn.Parameter]] = {}
-    for rounding in roundings:
-        for name, parameters in rounding.groups().items():
-            lr, schedule = (_of_group(key, name, rounding, job) for key in ("lr", "schedule"))
-            merged.setdefault((lr, schedule), []).extend(parameters)
-    return [ParameterGroup(parameters, lr, schedule) for (lr, schedule), parameters in merged.items() if parameters]
-
-
-def _of_group(key: str, name: str, rounding: Rounding, job: Reconstruction) -> Any:
-    """Return the value of a setting that may be one for all of a rounding's groups, or one for each.
-
-    Raises:
-        SettingsError: there is none for this group.
-    """
-    values = getattr(job.hyper, key)
-    if not isinstance(values, dict):
-        return values
-    if name not in values:
-        raise SettingsError(
-            f"hyper-parameters of {'/'.join(map(str, job.seed_parts))}: {key} has no value for the group {name!r} of "
-            f"{type(rounding).__name__}, only for {', '.join(map(repr, values))}; add it, or give one value for all"
-        )
-    return values[name]

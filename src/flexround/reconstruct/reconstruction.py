@@ -1,8 +1,9 @@
-"""The task of a reconstruction: the model, its blocks, the resolved settings, the generators."""
+"""The task of a reconstruction: the model, its blocks and their weights, the resolved settings, the generators."""
 
+import contextlib
+import copy
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -13,13 +14,91 @@ from flexround.machine.precision import autocast
 from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
-from flexround.models.tensors import places
+from flexround.models.tensors import places, within
+from flexround.models.weights import Shards
 from flexround.quant.rounding import Axes, Rounding
-from flexround.reconstruct.weights import Weights
 from flexround.settings.schema import Hyper, Recipe
 
-NO_SIZE = "no size from 8 divides those of all layers: set w_granularity to channel"
 End = Literal["stem", "head"]  # the network's first or last layer
+
+
+class Resident:
+    """The whole model is in memory; what a block was before it was quantized is copied if it is needed again.
+
+    Attributes:
+        alike: whether all blocks have inputs and outputs of one shape, so that the first one speaks for all.
+    """
+
+    alike = False
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self._originals: dict[int, dict[str, Any]] = {}
+
+    @contextlib.contextmanager
+    def block(self, index: int, again: bool) -> Iterator[None]:
+        """Put back what the block was, if it has been quantized; ``again``: it will be asked for once more."""
+        module = self._blocks[index].module
+        if index in self._originals:
+            module.load_state_dict(self._originals.pop(index))
+        elif again:
+            self._originals[index] = {
+                name: value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)  # a module's extra state
+                for name, value in module.state_dict().items()
+            }
+        yield
+
+    def surroundings(self) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: what is in no block (embeddings, the last norm, the head) is in memory."""
+        return contextlib.nullcontext()
+
+
+class Streamed:
+    """One block is in memory at a time, or the surroundings; the model was built without weights.
+
+    Args:
+        shards: the weights, with their model, whose buffers are moved to ``device``.
+        blocks: of that model.
+        device: where blocks run.
+
+    Raises:
+        SettingsError: the blocks are not alike.
+    """
+
+    alike = True
+
+    def __init__(self, shards: Shards, blocks: Sequence[Block], device: torch.device) -> None:
+        self._shards, self._device = shards, device
+        self._names = [within(block.module, shards.places) for block in blocks]
+        inside = {name for names in self._names for name in names}
+        self._outside = [name for name in shards.places if name not in inside]
+        sizes = [[getattr(*shards.places[name]).shape for name in names] for names in self._names]
+        for block, of_block in zip(blocks, sizes, strict=True):
+            if of_block != sizes[0]:
+                raise SettingsError(
+                    f"block {block.name} differs from {blocks[0].name}: set `streamed: false` for this checkpoint"
+                )
+        for module in shards.model.modules():
+            for name, value in module._buffers.items():
+                if value is not None:
+                    module._buffers[name] = value.to(device)
+
+    def block(self, index: int, again: bool) -> contextlib.AbstractContextManager[None]:
+        """Read the block, and drop it afterwards."""
+        return self._held(self._names[index])
+
+    def surroundings(self) -> contextlib.AbstractContextManager[None]:
+        """Read everything outside the blocks, and drop it afterwards."""
+        return self._held(self._outside)
+
+    @contextlib.contextmanager
+    def _held(self, names: Sequence[str]) -> Iterator[None]:
+        self._shards.fill(names, self._device)
+        yield
+        self._shards.empty(names)
+
+
+Weights = Resident | Streamed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,28 +151,17 @@ class Reconstruction:
                 raise InputError(f"{', '.join(held.values())}: in several blocks; put each layer into one")
 
     def _refuse_group_size(self) -> None:
-        """Refuse a size of groups that doesn't divide a layer's input channels, with those that divide all.
-
-        A transposed linear is refused, too: groups lie along the last axis of a weight.
-        """
-        names = {module: name for name, module in self.model.named_modules()}
-        every = [layer for block in self.blocks for layer in attach.weight_layers(block)]
-        transposed = [layer for layer in every if attach.weight_axes(layer) == Axes(output=1)]
-        if self.hyper.w_granularity == "group" and transposed:
-            raise InputError(
-                f"{names[transposed[0]]}: is a Conv1D of transformers, whose transposed weight can't be quantized in "
-                "groups; set w_granularity to channel"
-            )
-        layers = [layer for layer in every if self.group_size(layer)]
-        features = {layer: layer.weight.shape[1] for layer in layers}  # type: ignore[index]
-        wrong = [layer for layer in layers if features[layer] % self.hyper.group_size]
-        if wrong:
-            common = math.gcd(*features.values())
-            fitting = ", ".join(str(size) for size in range(8, common + 1) if common % size == 0)
-            raise InputError(
-                f"{names[wrong[0]]}: its {features[wrong[0]]} input channels are no multiple of group_size, "
-                f"{self.hyper.group_size}; " + (f"for all layers take one of {fitting}" if fitting else NO_SIZE)
-            )
+        """Refuse a size of groups that doesn't divide a layer's input channels, and groups of a transposed linear."""
+        layers = [layer for block in self.blocks for layer in attach.weight_layers(block)]
+        for layer in layers if self.hyper.w_granularity == "group" else ():
+            weight: Tensor = layer.weight  # type: ignore[assignment]
+            size, shape = self.group_size(layer), weight.shape
+            if attach.weight_axes(layer) == Axes(output=1) or (size and shape[1] % size):
+                name = next(name for name, module in self.model.named_modules() if module is layer)
+                raise InputError(
+                    f"{name}: its {type(layer).__name__} weight of shape {tuple(shape)} can't be quantized in groups "
+                    f"of {self.hyper.group_size} input channels; choose another group_size or w_granularity"
+                )
 
     def group_size(self, layer: nn.Module) -> int | None:
         """Return how many input channels of a layer have a step together; None if its steps are not for groups."""
