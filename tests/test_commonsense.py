@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.tasks import harness, text
 from flexround.tasks.commonsense import Commonsense
@@ -278,8 +278,6 @@ def test_what_cannot_be_evaluated_is_refused(place, prepared, tmp_path):
     with pytest.raises(InputError, match=message):
         build().inputs(build().calibration(prepared, 5, 0), tmp_path)
     assert evaluated(other, begin=False, shots=(0,)).metrics["ppl"] > 1
-    with pytest.raises(SettingsError, match="no settings are chosen on common-sense reasoning"):
-        build().evaluate(place.model, prepared, CPU, 4, place.network, "heldout")
     with pytest.raises(InputError, match="513: the model has 512 positions"):
         evaluated(place, test_block=513)
     files.commonsense(tmp_path, 4, 2, 3, 0)

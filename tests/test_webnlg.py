@@ -10,7 +10,7 @@ import tiny
 import torch
 from tensors import randn
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.tasks import text, text_training, webnlg
 from flexround.tasks.webnlg import WebNLG, WebNLGOptions, WebNLGTrainSettings, beam
@@ -56,14 +56,10 @@ def test_encoding_by_hand(place):
     assert (found.ids.dtype, found.types.dtype) == (np.int32, np.int8)
 
 
-def test_what_cannot_be_encoded_is_refused(place, tmp_path):
-    rows = [{"context": "a : b", "reference": "c"}]
-    assert WebNLG(WebNLGOptions(max_length=7)).encode(rows, place.network).types.sum() == 1
-    with pytest.raises(InputError, match="max_length=6 has no room for what 'a : b' says"):
-        WebNLG(WebNLGOptions(max_length=6)).encode(rows, place.network)
+def test_a_tokenizer_without_a_separator_is_refused(place, tmp_path):
     artifacts.write_text(tmp_path / "tokenizer.json", tokenizers.train(["a b"], "wordpiece", 50).to_str())
-    with pytest.raises(InputError, match=r"tokenizer.json: has no <\|endoftext\|>"):
-        place.task.encode(rows, tmp_path)
+    with pytest.raises(InputError, match="separator"):
+        place.task.encode([{"context": "a : b", "reference": "c"}], tmp_path)
 
 
 # training
@@ -156,14 +152,9 @@ def test_parts_of_a_batch_add_up_to_its_gradient(place, monkeypatch):
     torch.testing.assert_close(found[2], found[0])
 
 
-def test_other_models_and_lengths_are_refused(place):
-    opt = tiny.make("opt", vocab_size=257, max_position_embeddings=400)
-    with pytest.raises(SettingsError, match="not for a opt, choose a gpt2"):
-        place.task.finetune(opt, place.data, TRAIN, place.network)
-    with pytest.raises(InputError, match="length=400: the model has 300 positions"):
+def test_a_model_with_too_few_positions_is_refused(place):
+    with pytest.raises(InputError, match="300 positions"):
         place.task.finetune(gpt2(300), place.data, TRAIN, place.network)
-    with pytest.raises(SettingsError, match="ranks"):
-        place.task.finetune(place.model, place.data, TRAIN | {"ranks": 4}, place.network)
 
 
 # calibration
@@ -220,16 +211,12 @@ def test_scores_of_known_texts(place, monkeypatch):
     assert list(found.replicates) == ["unseen", "seen", "all"]
 
 
-def test_held_out_rows_have_one_metric_and_empty_sentences_are_refused(place):
+def test_held_out_rows_have_one_metric_and_empty_sentences_score_0(place):
     found = evaluated(place, "heldout")
     assert list(found.metrics) == ["all"]
     assert found.n_examples == {"all": 5}
     assert found.predictions["heldout/tokens"].shape == (5, 6)
-    place.task = WebNLG(place.task.options.model_copy(update={"heldout": 0}))
-    with pytest.raises(SettingsError, match="no training rows are held out"):
-        evaluated(place, "heldout")
     with torch.no_grad():
         place.model.transformer.ln_f.weight.zero_()
         place.model.transformer.ln_f.bias.copy_(100 * place.model.lm_head.weight[0])
-    with pytest.raises(InputError, match="empty generation, none of the 8 texts has a word"):
-        evaluated(place)
+    assert evaluated(place).metrics["all"] == 0

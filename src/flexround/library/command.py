@@ -271,7 +271,7 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
     tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
-    found = list(encode.blocks([content], tokenizer, length, encode.CHUNK, str(text)))
+    found = list(encode.blocks([content], tokenizer, length, encode.CHUNK))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
     if samples > len(ids):
         raise InputError(

@@ -85,14 +85,13 @@ class LanguageModelling(text.TextTask):
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return all blocks of the rows."""
-        texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
-        ids = np.concatenate(list(self.blocks(texts, network, what, self.options.joined)))
+        ids = np.concatenate(list(self.blocks((row["text"] for row in rows), network, self.options.joined)))
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
-    def blocks(self, texts: Iterable[str], network: Path, what: str, joined: int | None) -> Iterator[np.ndarray]:
+    def blocks(self, texts: Iterable[str], network: Path, joined: int | None) -> Iterator[np.ndarray]:
         """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``encode.blocks``."""
         tokenizer = tokenizer_files.load(network / TOKENIZER)
-        return encode.blocks(texts, tokenizer, self.options.block_size, encode.CHUNK, what, joined)
+        return encode.blocks(texts, tokenizer, self.options.block_size, encode.CHUNK, joined)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
@@ -116,12 +115,12 @@ class LanguageModelling(text.TextTask):
         Ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would take
         too much.
         """
-        texts = [row["text"] for row in self.split_rows(data, split)]
-        tokenizer, where = tokenizer_files.load(network / TOKENIZER), f"{data}, {split} text"
-        options = self.options
-        losses = text_losses(model, texts, tokenizer, options.block_size, device, batch, where, joined=options.joined)
-        ppl = text_metrics.perplexity(losses)
-        return text.evaluation({"ppl": ppl}, {f"{split}/loss": losses})
+        texts, tokenizer = (
+            [row["text"] for row in self.split_rows(data, split)],
+            tokenizer_files.load(network / TOKENIZER),
+        )
+        losses = text_losses(model, texts, tokenizer, self.options.block_size, batch, joined=self.options.joined)
+        return text.evaluation({"ppl": text_metrics.perplexity(losses)}, {f"{split}/loss": losses})
 
 
 def choose(numbers: np.ndarray, available: int) -> np.ndarray:
@@ -143,9 +142,7 @@ def text_losses(
     texts: Iterable[str],
     tokenizer: Tokenizer,
     size: int,
-    device: torch.device,
     batch: int,
-    what: str,
     first: int | None = None,
     joined: int | None = None,
 ) -> np.ndarray:
@@ -154,15 +151,15 @@ def text_losses(
     ``batch`` blocks are read at a time, fewer where their logits would take too much memory; see ``blocks``.
 
     Raises:
-        InputError: the model, on ``device``, has fewer positions than a block, or there is not one block.
+        InputError: the model has fewer positions than a block, or there is not one block.
     """
     encode.check_positions(model, size)
     count = max(1, min(batch, first or batch, LOGITS // (size * model.config.vocab_size)))
     model.eval()
-    made = encode.blocks(texts, tokenizer, size, count, what, joined)
+    made = encode.blocks(texts, tokenizer, size, count, joined)
     with torch.no_grad():
         parts = [
-            _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
+            _block_losses(model, torch.from_numpy(ids).long().to(model.device)).cpu().numpy()
             for ids in itertools.islice(made, first and -(-first // count))
         ]
     return np.concatenate(parts)[:first]

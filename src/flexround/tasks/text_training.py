@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import get_linear_schedule_with_warmup
 
-from flexround.errors import NumericalError, SettingsError
+from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
 from flexround.models.tensors import linears, seeded
 from flexround.tasks.options import AdapterTrainSettings, LoraSettings, TrainSettings
@@ -168,7 +168,7 @@ def train_adapters(
 
     Raises:
         NumericalError: the loss is NaN or Inf.
-        SettingsError: adapters for a model without such layers.
+        ValueError: adapters for a model without such layers, by peft.
     """
     if settings.lora is None:
         return train(model, arrays, loss, settings)
@@ -189,13 +189,7 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
 
     Returns:
         peft's view of the model, for ``merge``.
-
-    Raises:
-        SettingsError: the model has no layers of one of these names.
     """
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    if lacking := [layer for layer in layers if layer not in names]:
-        raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")
     sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
     with seeded(derive("adapters", seed)):
         return peft.get_peft_model(model, peft.LoraConfig(target_modules=list(layers), **sizes, **options))
