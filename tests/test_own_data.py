@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import re
-import shutil
 
 import pytest
 import small
@@ -12,7 +11,6 @@ from image_sets import save
 from numpy.random import default_rng
 from stage_calls import Work
 
-from flexround.errors import InputError
 from flexround.io import artifacts, sources
 from flexround.models import transformer
 from flexround.settings import layout
@@ -55,7 +53,7 @@ def load_params_of(text, folder):
     return load_params(str(folder / "own.yaml"))
 
 
-def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp_path, monkeypatch):
+def test_photographs_a_text_and_a_network_get_tables(own, tmp_path, monkeypatch):
     monkeypatch.setattr(small, "write", lambda *_: False)  # nothing stands in for the data
     work = Work(own / "own.yaml", tmp_path)
     work.do("fetch", "qwen", out=layout.source_file("qwen"))
@@ -70,7 +68,7 @@ def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp
     assert artifacts.read_json(tmp_path / "results/sources/qwen.json")["sha256"] == sources.digest(own / "qwen3-tiny")
 
 
-def test_a_novel_keeps_its_lines_and_is_quantized_with_the_settings_of_texts(own):
+def test_a_novel_keeps_its_lines_and_has_settings_of_texts(own):
     text = "It was the end.\r\n\r\n    def f(x):\n\treturn x\n" * 5
     (own / "novel.txt").write_bytes(text.encode())
     rows = [row for split in ("train", "validation") for row in language.read(own / "novel.txt", "text", split)]
@@ -80,7 +78,7 @@ def test_a_novel_keeps_its_lines_and_is_quantized_with_the_settings_of_texts(own
     assert (novel.a_scheme, novel.head_bits, photos.a_scheme, photos.head_bits) == ("asymmetric", "low", "symmetric", 8)
 
 
-def test_an_edit_in_a_folder_is_another_job_and_another_hash_and_what_lies_in_the_way_is_refused(own, tmp_path):
+def test_an_edit_in_a_folder_is_another_job_and_hash(own, tmp_path):
     def fetched():
         work = Work(own / "own.yaml", tmp_path)
         record = work.do("fetch", "photos", out=layout.source_file("photos"), again=True)
@@ -89,26 +87,10 @@ def test_an_edit_in_a_folder_is_another_job_and_another_hash_and_what_lies_in_th
 
     first, same = fetched(), fetched()
     assert first == same
-    save(own / "photos/val/cats/0.png", (40, 44), default_rng(9))
-    job, record = fetched()
-    assert job != first[0]
-    assert record != first[1]
     elsewhere = own.parent / "linked"
     (own / "photos/val").rename(elsewhere)
     (own / "photos/val").symlink_to(elsewhere)
     linked = fetched()
-    assert linked[1] == record, "the same files by another way"
+    assert linked[1] == first[1], "the same files by another way"
     save(elsewhere / "cats/0.png", (40, 44), default_rng(10))
     assert [now != before for now, before in zip(fetched(), linked, strict=True)] == [True, True]
-    link = tmp_path / "results/sources/photos"
-    link.unlink()
-    link.mkdir()
-    with pytest.raises(InputError, match="photos is in the way; delete it"):
-        fetched()
-
-
-def test_a_folder_without_files_is_refused(own, tmp_path):
-    shutil.rmtree(own / "photos")
-    (own / "photos/train").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"source photos: .*photos has no files; correct `sources` in the scale's"):
-        Work(own / "own.yaml", tmp_path).do("fetch", "photos", out=layout.source_file("photos"))

@@ -83,7 +83,6 @@ class Glue(text.TextTask):
 
     @property
     def head(self) -> dict[str, Any]:
-        """Return a classifier's arguments."""
         return {"head": "classification", "labels": LABELS[self.options.name]}
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
@@ -95,7 +94,6 @@ class Glue(text.TextTask):
         return rows
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
-        """Return one input per row."""
         texts = [[row[column] for row in rows] for column in SENTENCES[self.options.name]]
         tokenizer = tokenizer_files.load(network / TOKENIZER)
         return encode.encode(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, self.options.max_length)
@@ -105,7 +103,6 @@ class Glue(text.TextTask):
         return np.array([row["label"] for row in rows], np.float32 if self.options.name == "stsb" else np.int64)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
-        """Train ``model`` in place; see ``TrainSettings``."""
         checked = validate(TrainSettings, settings, f"train settings of GLUE {self.options.name}")
         encode.check_positions(model, self.options.max_length)
         encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
@@ -120,7 +117,6 @@ class Glue(text.TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return the task's metrics in percent."""
         encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
         metrics = GLUE_METRICS[self.options.name]
         if split == "heldout":  # only what settings are chosen by

@@ -47,11 +47,9 @@ class LanguageModelling(text.TextTask):
 
     @property
     def input_shape(self) -> tuple[int, int]:
-        """Shape of one sample: token ids and token types, which are all 0."""
         return 2, self.options.block_size
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read both splits, a row a line."""
         root = sources / (self.options.root or self.options.name)
         return {split: read(root, self.options.name, split) for split in ("train", "validation")}
 
@@ -84,7 +82,6 @@ class LanguageModelling(text.TextTask):
         return Inputs(torch.from_numpy(tokens.astype(np.int64)))
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
-        """Return all blocks of the rows."""
         ids = np.concatenate(list(self.blocks((row["text"] for row in rows), network, self.options.joined)))
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 

@@ -142,7 +142,6 @@ class Squad(text.TextTask):
     head = {"head": "span"}
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read both splits."""
         return {split: read(sources / self.options.root, split) for split in ("train", "validation")}
 
     def features(self, rows: text.Rows, network: Path) -> Features:
@@ -173,7 +172,6 @@ class Squad(text.TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return F1 and exact match in percent."""
         rows = self.split_rows(data, split)
         windows = self.features(rows, network)
 

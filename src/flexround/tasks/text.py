@@ -49,7 +49,6 @@ class TextTask(abc.ABC):
         """Return one input per row, by the tokenizer of a network."""
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Write the rows of each split."""
         splits = self.rows(sources)
         for name, rows in splits.items():
             write_text(out / f"{name}.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))

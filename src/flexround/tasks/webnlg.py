@@ -48,7 +48,6 @@ class WebNLG(text.TextTask):
     head = {"head": "causal-lm"}
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read the training and the test set, one row per context."""
         root = sources / self.options.root
         return {split: unique_contexts(read(root, split)) for split in ("train", "test")}
 
