@@ -57,16 +57,16 @@ def test_ids_are_those_of_transformers_in_whatever_chunks(kind, wordpiece, tmp_p
     assert encode.encode(tokenizer, [], [], 8).ids.shape == (0, 8)
 
 
-def test_directories_without_tokenizer_are_refused_and_padding_is_not_needed_by_all(tmp_path):
+def test_a_tokenizer_and_its_padding_are_needed(tmp_path):
     with pytest.raises(InputError, match=r"no tokenizer; it needs tokenizer\.json"):
-        tokenizer_files.padded(tokenizer_files.find(tmp_path))
+        tokenizer_files.find(tmp_path)
     tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).save(str(tmp_path / "tokenizer.json"))
     bare = tokenizer_files.padded(tokenizer_files.find(tmp_path))
     with pytest.raises(InputError, match=r"no padding token, none of \[PAD\], .*; add one"):
         encode.encode(bare, ["a"], None, 8)
 
 
-def test_a_decoder_that_classifies_must_know_the_padding_and_not_each_model_limits_positions(wordpiece):
+def test_a_decoder_that_classifies_must_know_the_padding(wordpiece):
     number = wordpiece.padding["pad_id"]
     decoder, bert = (
         SimpleNamespace(config=SimpleNamespace(pad_token_id=None, **of)) for of in ({}, {"type_vocab_size": 2})
@@ -86,16 +86,10 @@ def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
     tokenizer = tokenizer_files.padded(tokenizer_files.find(tmp_path))
     assert tokenizer.padding["pad_id"] == 2
     model = SimpleNamespace(config=SimpleNamespace(model_type="llama", bos_token_id=1))
-    with pytest.raises(InputError, match=r"there: the tokenizer adds the tokens \[\] to a text.*begin of text, \[1\]"):
+    with pytest.raises(InputError, match=r"adds the tokens \[\] to a text"):
         tokenizer_files.check_begin(model, tokenizer, Path("there"))
-    for template in ("<s> $A", "<s> $A </s>"):
-        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-            single=template, special_tokens=[("<s>", 1), ("</s>", 2)]
-        )
-        if template == "<s> $A":
-            tokenizer_files.check_begin(model, tokenizer, Path("there"))
-    with pytest.raises(InputError, match=r"adds the tokens \[1, 2\]"):
-        tokenizer_files.check_begin(model, tokenizer, Path("there"))
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer_files.check_begin(model, tokenizer, Path("there"))
     saved_again = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "a": 1, "▁a": 2, "<s>": 3}, [("▁", "a")]))
     saved_again.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
     saved_again.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
@@ -106,5 +100,3 @@ def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
         [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
     )
     tokenizer_files.check_begin(model, saved_again, Path("there"))
-    model.config.model_type = "opt"
-    tokenizer_files.check_begin(model, tokenizer, Path("there"))
