@@ -5,10 +5,8 @@ an epoch as small as it is. accelerate does mixed precision. Low-rank adapters (
 weights after training.
 """
 
-import logging
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +26,6 @@ from flexround.models.tensors import linears, seeded
 from flexround.tasks.options import AdapterTrainSettings, LoraSettings, TrainSettings
 from flexround.tasks.resumable import Progress
 
-log = logging.getLogger(__name__)
 Batch = dict[str, Tensor]
 LOOK_EVERY = 50  # steps between looks at the loss
 QUERY_AND_VALUE = ("q_proj", "v_proj")  # as LLaMA, OPT and GPT-Neo call them
@@ -93,19 +90,13 @@ def train(
         optimizer.zero_grad()
         return torch.stack(values).sum()
 
+    def epoch(number: int) -> dict[str, float]:
+        return {"loss": _epoch(loader, step, f"epoch {number + 1}/{settings.epochs}")}
+
     model.train()
     if settings.checkpointing:
         network.activation_checkpointing_enable()
-    # Dropout draws from torch's global generator; it is given back as it was.
-    with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
-        torch.manual_seed(derive("dropout", settings.seed, 0))
-        done, facts = progress.go_on()
-        for epoch in range(done, settings.epochs):
-            started = time.perf_counter()
-            name = f"epoch {epoch + 1}/{settings.epochs}"
-            facts["loss"] = _epoch(loader, step, name)
-            log.info("%s: loss %.4f, %.1f s", name, facts["loss"], time.perf_counter() - started)
-            progress.epoch_done(epoch + 1, facts)
+    facts = progress.epochs(settings.epochs, derive("dropout", settings.seed, 0), epoch)
     model.eval()
     if settings.checkpointing:
         network.activation_checkpointing_disable()
