@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from tokenizers import Tokenizer
 
 from flexround.errors import InputError
@@ -31,7 +30,7 @@ class Encoded:
     mask: np.ndarray
 
 
-def encode(tokenizer: tokenizers.Tokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> Encoded:
+def encode(tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> Encoded:
     """Encode texts, or pairs joined as the tokenizer joins them.
 
     What is too long loses tokens at the end of the longer of the two texts, one by one. The tokenizer cuts and pads to
@@ -69,7 +68,7 @@ def check_positions(model: Any, length: int) -> None:
         raise InputError(f"length={length}: the model has {positions} positions; choose at most that")
 
 
-def check_padding(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
+def check_padding(model: Any, tokenizer: Tokenizer, where: Path) -> None:
     """Check that a decoder's classifier, which reads the last token that isn't padding, knows the tokenizer's padding.
 
     Raises:

@@ -30,7 +30,6 @@ from flexround.tasks.protocol import Evaluation, Inputs, Split
 
 LOGITS = 2**28  # logits of one batch: 1 GiB
 UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
-Rows = list[dict[str, str]]
 CONFIGURATION = "wikitext-2-raw-v1"
 VALIDATED = 10  # lines of a text of which one validates
 PTB = {"train": "ptb.train.txt", "validation": "ptb.valid.txt"}
@@ -171,7 +170,7 @@ def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     return losses.view_as(ids).sum(1, dtype=torch.float64) / (ids.shape[1] - 1)
 
 
-def read(root: Path, name: str, split: str) -> Rows:
+def read(root: Path, name: str, split: str) -> text.Rows:
     """Read one split of ``wikitext2``, whose parquet files lie in ``root/wikitext-2-raw-v1``, of ``ptb``, or of a text.
 
     The last tenth of the lines of a text file, which is ``root`` itself, is its validation split.
@@ -189,10 +188,10 @@ def read(root: Path, name: str, split: str) -> Rows:
         texts = [line.replace("\r\n", "\n") for line in text.lines(root)]
         kept = len(texts) - len(texts) // VALIDATED
         texts = texts[:kept] if split == "train" else texts[kept:]
-    return [{"text": text} for text in texts]
+    return [{"text": line} for line in texts]
 
 
-def read_c4(root: Path, rule: str, shards: int, count: int) -> Rows:
+def read_c4(root: Path, rule: str, shards: int, count: int) -> text.Rows:
     """Read documents of C4 from the shards ``root/en/c4-train.NNNNN-of-01024.json.gz`` of its English variant.
 
     Args:

@@ -32,7 +32,6 @@ from flexround.tasks.text_metrics import REPLICATES, Scored, resampled
 END = "<|endoftext|>"
 BLANK_LINE = "ĊĊ"  # ends a sentence too, in GPT-2's spelling of bytes; mini vocabularies have no such token
 PROMPTS = 16  # decoded at once: each has ten beams in the cache
-Rows = list[dict[str, Any]]
 SEEN = (  # categories of the training set; microsoft/LoRA, examples/NLG/src/format_converting_webnlg.py
     *("Airport", "Astronaut", "Building", "City", "ComicsCharacter"),
     *("Food", "Monument", "SportsTeam", "University", "WrittenWork"),
@@ -165,7 +164,7 @@ def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
     return adapted
 
 
-def read(root: Path, split: str) -> Rows:
+def read(root: Path, split: str) -> text.Rows:
     """Read the entries of one split, ``train`` or ``test``, from ``root/SPLIT.json``.
 
     Returns:
@@ -178,12 +177,12 @@ def read(root: Path, split: str) -> Rows:
     return [row for row in rows if row["references"] or split == "test"]
 
 
-def training_rows(entries: Rows) -> Rows:
+def training_rows(entries: text.Rows) -> text.Rows:
     """Return one row per sentence: its ``context`` and the sentence as ``reference``."""
-    return [{"context": entry["context"], "reference": text} for entry in entries for text in entry["references"]]
+    return [{"context": entry["context"], "reference": words} for entry in entries for words in entry["references"]]
 
 
-def unique_contexts(entries: Rows) -> Rows:
+def unique_contexts(entries: text.Rows) -> text.Rows:
     """Return one row per context, in the order of their first entries, with the references of all its entries."""
     pooled: dict[str, dict[str, Any]] = {}
     for entry in entries:
