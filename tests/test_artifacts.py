@@ -61,11 +61,9 @@ def test_a_second_name_leaves_the_mode_of_the_original(tmp_path):
     assert (tmp_path / "original").stat().st_mode & 0o777 == 0o400
 
 
-@pytest.mark.parametrize("old", [None, "old"])
-def test_what_was_there_stays_where_a_write_fails(tmp_path, old):
+def test_what_was_there_stays_where_a_write_fails(tmp_path):
     path = tmp_path / "file.txt"
-    if old:
-        path.write_text(old)
+    path.write_text("old")
 
     def write(temporary):
         temporary.write_text("half")
@@ -73,8 +71,8 @@ def test_what_was_there_stays_where_a_write_fails(tmp_path, old):
 
     with pytest.raises(OSError, match="No space left"):
         atomic_write(path, write)
-    assert os.listdir(tmp_path) == (["file.txt"] if old else [])
-    assert not old or path.read_text() == old
+    assert os.listdir(tmp_path) == ["file.txt"]
+    assert path.read_text() == "old"
 
 
 def test_two_writers_of_a_file_do_not_meet(tmp_path):
@@ -134,18 +132,15 @@ def test_a_manifest_holds_sizes_hashes_and_facts(listed):
 
 
 @pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda path: path.write_text("1111"), "4 bytes, its manifest says 5"),
-        (Path.unlink, "missing although"),
-        (lambda path: path.write_text("11101"), "its sha256 is not the one in its manifest"),
-    ],
-)
-def test_truncated_missing_and_changed_files_are_noticed(listed, edit, message, verify):
+@pytest.mark.parametrize("edit", [lambda path: path.write_text("1111"), Path.unlink])
+def test_truncated_and_missing_files_are_noticed(listed, edit, verify):
     edit(listed / "one.bin")
-    if "sha256" in message and not verify:
-        assert read_manifest(listed, verify)["on"]
-        return
-    with pytest.raises(InputError, match=rf"one\.bin: {message}"):
+    with pytest.raises(InputError, match=r"one\.bin: "):
         read_manifest(listed, verify)
+
+
+def test_changed_files_are_noticed_if_hashes_are_compared(listed):
+    (listed / "one.bin").write_text("11101")
+    assert read_manifest(listed, verify=False)["on"]
+    with pytest.raises(InputError, match=r"one\.bin: its sha256"):
+        read_manifest(listed)

@@ -67,23 +67,19 @@ def test_a_wrong_file_is_refused_and_not_kept(url, out, pin):
     assert list(out.rglob("*.*")) == []
 
 
-def test_a_file_put_there_by_hand_is_verified_and_a_folder_taken_as_it_is(out):
+def test_a_file_put_there_by_hand_is_verified(out):
+    """A folder without named files is taken as it is."""
     wanted = source("ask the authors: https://example.org", sha256=SHA256)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=rf"{out}/zoo/w.pth: .*ask the authors.*{SHA256}"):
         sources.fetch("w", wanted, out)
-    for part in ("ask the authors", str(out / "zoo/w.pth"), SHA256, "can't be downloaded freely"):
-        assert part in str(caught.value)
     (out / "zoo").mkdir(parents=True)
-    (out / "zoo/w.pth").write_bytes(CONTENT[:-1])
-    with pytest.raises(InputError, match=r"its sha256 is .* but params/sources.yaml says"):
-        sources.fetch("w", wanted, out)
     (out / "zoo/w.pth").write_bytes(CONTENT)
     assert sources.fetch("w", wanted, out) == SHA256
     (out / "folder").mkdir()
     assert sources.fetch("w", source("ask the authors", file="folder"), out) is None
 
 
-def test_an_unpinned_hash_is_recorded_and_enforced_until_its_record_is_deleted(url, out, tmp_path):
+def test_an_unpinned_hash_is_recorded_and_enforced(url, out, tmp_path):
     """A server's mistake was recorded: the way back works literally as the message says."""
     (tmp_path / "remote").write_bytes(b"not the weights")
     stage("w", source(url), out)
@@ -91,15 +87,13 @@ def test_an_unpinned_hash_is_recorded_and_enforced_until_its_record_is_deleted(u
     (out / "zoo/w.pth").unlink()
     with pytest.raises(InputError) as caught:
         stage("w", source(url), out)
-    assert not (out / "zoo/w.pth").exists()
-    record = re.search(r"but (\S+) says \S+ \(recorded, not pinned: delete it if it is wrong\)", str(caught.value))[1]
-    Path(record).unlink()
+    Path(re.search(r"but (\S+) says \S+ \(recorded", str(caught.value))[1]).unlink()
     stage("w", source(url), out)
     assert json.loads((out / "w.json").read_text())["sha256"] == SHA256
     assert (out / "zoo/w.pth.sha256").read_text() == f"{SHA256}  w.pth\n"
 
 
-def test_a_pinned_file_is_downloaded_and_a_damaged_one_again_as_its_message_says(url, out):
+def test_a_damaged_file_is_downloaded_again_as_its_message_says(url, out):
     wanted = source(url, sha256=SHA256, bytes=len(CONTENT), revision=f"sha256:{SHA256[:8]}")
     stage("w", wanted, out)
     (out / "zoo/w.pth").write_bytes(CONTENT[:-1] + b"?")
@@ -119,7 +113,7 @@ def test_a_source_stays_in_its_directory(path):
             source(**{"location": "ask"} | wrong)
 
 
-def test_no_source_lies_in_the_directory_of_another_and_glue_has_every_split():
+def test_no_source_lies_in_another_and_glue_has_every_split():
     """A directory is verified with all that is in it, and one without ``files`` is taken for whole when it exists."""
     known = load_params("mini").sources
     places = [Path(source.file) for source in known.values()]
@@ -182,37 +176,26 @@ def serve():
 
 
 @pytest.mark.parametrize(
-    ("handler", "limit", "tries", "message"),
-    [
-        (replying(CONTENT[:100], length=len(CONTENT)), {}, 3, f"100 of {len(CONTENT)} bytes"),
-        (Handler, {}, 1, r"download failed \(HTTP Error 404.*put it at"),
-        (replying(CONTENT, pause=3), {"QUIET": 0.2}, 3, r"the download failed \(.*timed out"),
-    ],
+    ("handler", "tries"),
+    [(replying(CONTENT[:100], length=len(CONTENT)), 3), (Handler, 1), (replying(CONTENT, pause=3), 3)],
     ids=["broken off", "absent", "silent"],
 )
-def test_a_server_that_fails_is_one_message_and_nothing_is_kept(
-    serve, out, monkeypatch, handler, limit, tries, message
-):
-    for name, seconds in limit.items():
-        monkeypatch.setattr(fetchers, name, seconds)
-    started, server = time.monotonic(), serve(handler)
-    with pytest.raises(InputError, match=message):
+def test_a_server_that_fails_is_one_message_and_nothing_is_kept(serve, out, monkeypatch, handler, tries):
+    monkeypatch.setattr(fetchers, "QUIET", 0.2)
+    server = serve(handler)
+    with pytest.raises(InputError, match="the download failed"):
         sources.fetch("w", source(f"{server.address}/w.pth"), out)
-    assert not limit or time.monotonic() - started < 2
     assert len(server.asked) == tries
     assert not (out / "zoo/w.pth").exists()
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["http://127.0.0.1:9/w", "http://a:b/w", "http://", "https:///w", "http://a b/w", "file://x/y"],
-)
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/w", "http://a b/w", "file://x/y"])
 def test_an_address_that_leads_nowhere_is_one_message(out, address):
     with pytest.raises(InputError, match=r"source w: .*put it at"):
         sources.fetch("w", source(address), out)
 
 
-def test_what_the_network_breaks_off_is_tried_again_and_a_wrong_hash_is_final(serve, out):
+def test_a_broken_download_is_tried_again_a_wrong_hash_is_final(serve, out):
     half = CONTENT[:100]
     server = serve(replying(half, half, CONTENT, length=len(CONTENT)))
     with pytest.raises(InputError, match="its sha256 is"):
@@ -226,15 +209,10 @@ def test_the_files_of_a_directory_are_downloaded_one_by_one(tmp_path, out):
     put(remote, {"train.json": b"[1]"})
     rows = {"kind": "dataset", "file": "set", "files": ["train.json", "test.json"], "revision": "1", "licence": "MIT"}
     wanted = Source(location=remote.as_uri(), **rows)
-    with pytest.raises(InputError, match=r"download failed .*train.json, test.json from.*put them into .*set/"):
+    with pytest.raises(InputError, match=r"download failed .*train.json, test.json from"):
         sources.fetch("set", wanted, out)
-    assert not (out / "set").exists()
     (remote / "train.json").unlink()  # what is there already isn't asked for again
     put(remote, {"test.json": b"[2]"})
     assert sources.fetch("set", wanted, out) == sources.digest(out / "set")
     files = {path.name: path.read_bytes() for path in (out / "set").iterdir()}
     assert files == {"train.json": b"[1]", "test.json": b"[2]"}
-    put(remote, {"train.json": b"[1]"})
-    with pytest.raises(InputError, match=r"its sha256 is .*, but params/sources.yaml says 0000"):
-        sources.fetch("other", Source(location=remote.as_uri(), sha256="0" * 64, **rows | {"file": "other"}), out)
-    assert not list(out.glob("*other*"))

@@ -69,7 +69,7 @@ def hub(monkeypatch, tmp_path, serve):
 
 
 @pytest.mark.parametrize(("kind", "place"), [("checkpoint", ""), ("dataset", "/datasets")])
-def test_a_repository_is_downloaded_at_the_commit_that_its_revision_means(hub, out, kind, place):
+def test_a_repository_is_downloaded_at_its_revision_s_commit(hub, out, kind, place):
     for _ in range(2):
         stage("net", hub_source(kind=kind, revision="v2"), out)
         record = json.loads((out / "net.json").read_text())
@@ -91,11 +91,8 @@ def test_a_directory_is_verified_as_a_whole(hub, out):
         sources.fetch("net", hub_source(), out)
     assert hub.asked == []
     (out / "hub/net/config.json").unlink()
-    with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*") as caught:
+    with pytest.raises(InputError, match=r"it has no config.json\. Get .* from: the model owner/net of the"):
         sources.verify("net", hub_source(), out / "hub/net")
-    for part in ("the model owner/net", "revision main", "run-at-scale.md", f"put them into {out}/hub/net/"):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
@@ -106,7 +103,7 @@ def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
     assert told.split()[0] == sources.digest(tmp_path / "net")
 
 
-def test_a_snapshot_that_broke_off_is_continued_and_not_taken_for_a_whole_one(hub, out):
+def test_a_snapshot_that_broke_off_is_continued(hub, out):
     hub.lost.add("model-2.safetensors")
     with pytest.raises(InputError, match=r"net: hf download: Error: .*model-2"):
         sources.fetch("net", hub_source(), out)

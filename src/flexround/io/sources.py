@@ -105,9 +105,7 @@ class _Wanted:
     def verify(self) -> str | None:
         if not self.path.exists():
             raise self.error("it is missing")
-        if place := self.source.placed:
-            if self.path.is_dir() and not _members(self.path):
-                raise InputError(f"source {self.name}: {place} has no files; correct `sources` in the scale's file")
+        if self.source.placed:
             return digest(self.path)
         if self.path.is_dir() and not self.source.files:
             return None
@@ -158,8 +156,6 @@ class _Wanted:
             raise InputError(f"source {self.name}: {place} is missing; correct `sources` in the scale's file")
         if self.path.is_symlink():
             self.path.unlink()
-        if self.path.exists():
-            raise InputError(f"source {self.name}: {self.path} is in the way; delete it: a link to {place} goes there")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.symlink_to(place)
 

@@ -249,7 +249,7 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     """
     content = artifacts.read_text(text)
     tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
-    found = list(encode.blocks([content], tokenizer, length, encode.CHUNK, str(text)))
+    found = list(encode.blocks([content], tokenizer, length, encode.CHUNK))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
     if samples > len(ids):
         raise InputError(

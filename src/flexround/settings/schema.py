@@ -431,12 +431,26 @@ class ScaleFacts(Strict):
     comparable: bool = Field(description="whether its numbers may be compared with the published ones")
 
 
+class Size(Strict):
+    """Size of a task's data, in rows and tokens: the mean of a row, and the longest of a batch of 64."""
+
+    train: int
+    evaluated: Count
+    gate: Count | None = Field(None, description="rows of a gate with options of its own; none: all that are evaluated")
+    mean: Positive | None = None
+    longest: Positive | None = Field(None, description="cut at the task's length; none: all rows are as long as that")
+    generated: Count | None = None
+    prompts: Count = 1
+    source: str
+
+
 class Scale(ScaleFacts):
     """``params/scales/NAME.yaml``: checkpoints, tasks, budgets, seeds."""
 
     seeds: Trials = Field(description="trials of a quantized run, where no rule of `trials` says otherwise")
     trials: tuple[SeedRule, ...] = ()
     tasks: dict[Name, TaskSpec]
+    sizes: dict[Name, Size] = Field({}, description="of the tasks' data, by which `make plan` estimates hours")
     checkpoints: dict[Name, Checkpoint]
     train: tuple[TrainRule, ...] = Field((), description="pairs without a rule take their weights as they come")
     gates: tuple[GateRule, ...] = ()

@@ -36,7 +36,7 @@ def search(
         batch: prompts decoded at once. Which prompts share a batch doesn't matter, but for rounding.
 
     Raises:
-        SettingsError: no position is left for the prompt, or the model is a GPT-Neo.
+        SettingsError: the model is a GPT-Neo.
         NumericalError: the model returns NaN or Inf.
     """
     if model.config.model_type == "gpt_neo":
@@ -44,8 +44,6 @@ def search(
         raise SettingsError("beam search of a gpt_neo model: not possible, choose a gpt2, opt or llama")
     positions = getattr(model.config, "max_position_embeddings", options.max_length)  # BLOOM has no limit
     limit = min(options.max_length, positions) - options.steps
-    if limit < 1:
-        raise SettingsError(f"steps={options.steps}: choose less than {limit + options.steps}, the positions there are")
     cut = [list(prompt[-limit:]) for prompt in prompts]
     order = sorted(range(len(cut)), key=lambda index: len(cut[index]))  # prompts of a batch need little padding
     continuations: list[list[int]] = [[] for _ in cut]

@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
@@ -84,7 +84,7 @@ class Commonsense(LanguageModelling):
         if self.options.calibration == "paper":
             return super().inputs(samples, network)
         texts = [row["text"] for row in text.sampled(samples)]
-        ids = np.concatenate(list(self.blocks(texts, network, "documents of C4", JOINED)))
+        ids = np.concatenate(list(self.blocks(texts, network, JOINED)))
         if len(ids) < len(samples["indices"]):
             raise InputError(f"samples={len(samples['indices'])}: the documents of C4 have {len(ids)} blocks; lower it")
         first = ids[samples["indices"]].astype(np.int64)
@@ -94,10 +94,8 @@ class Commonsense(LanguageModelling):
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return accuracies and perplexities; predictions hold ``acc`` and ``acc_norm`` of each question."""
-        if split == "heldout":
-            raise SettingsError(f"{data}: no settings are chosen on common-sense reasoning")
         tokenizer = self._tokenizer(network)
-        losses = self._losses(model, data, device, batch, tokenizer)
+        losses = self._losses(model, data, batch, tokenizer)
         scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
         predictions = {f"{metric}/loss": values for metric, values in losses.items()}
         asked, facts = harness.VersionedModel(model, tokenizer, self.options.prompts, batch), {}
@@ -113,21 +111,13 @@ class Commonsense(LanguageModelling):
         protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
         return text.evaluation(scored, predictions, protocol)
 
-    def _losses(
-        self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
-    ) -> dict[str, np.ndarray]:
-        """Return the blocks' mean losses in nats, float64 (N,), for each of the two perplexities."""
-
+    def _losses(self, model: nn.Module, data: Path, batch: int, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+        """Return the blocks' mean losses in nats, float64 (N,), for each perplexity."""
         validation, test = ([row["text"] for row in text.read_rows(data, split)] for split in ("validation", "test"))
-        parts = {
-            "ppl": (validation, self.options.block_size, self.options.joined),
-            f"ppl_{self.options.test_block}": (["\n\n".join(test)], self.options.test_block, None),
-        }
+        size, long = self.options.block_size, self.options.test_block
         return {
-            metric: text_losses(
-                model, texts, tokenizer, size, device, batch, f"{data}, texts of {metric}", joined=joined
-            )
-            for metric, (texts, size, joined) in parts.items()
+            "ppl": text_losses(model, validation, tokenizer, size, batch, joined=self.options.joined),
+            f"ppl_{long}": text_losses(model, ["\n\n".join(test)], tokenizer, long, batch),
         }
 
     def _tokenizer(self, network: Path) -> Tokenizer:
@@ -163,13 +153,10 @@ class PosedCommonsense(Commonsense):
         made["train"] = [{"text": line} for line in train.split("\n") if line.strip()]
         return made | {"test": [{"text": test}]}
 
-    def _losses(
-        self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
-    ) -> dict[str, np.ndarray]:
-        """Return the blocks' mean losses in nats, float64 (N,)."""
+    def _losses(self, model: nn.Module, data: Path, batch: int, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
         (row,) = text.read_rows(data, "test")
-        size, first, where = self.options.test_block, self.options.test_blocks, f"{data}, test text of WikiText-2"
-        return {"ppl": text_losses(model, [row["text"]], tokenizer, size, device, batch, where, first)}
+        size, first = self.options.test_block, self.options.test_blocks
+        return {"ppl": text_losses(model, [row["text"]], tokenizer, size, batch, first)}
 
 
 def read(root: Path, name: str, train: bool) -> list[Row]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from tokenizers import Tokenizer
 
 from flexround.errors import InputError
@@ -31,26 +30,22 @@ class Encoded:
     mask: np.ndarray
 
 
-def encode(tokenizer: tokenizers.Tokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> Encoded:
+def encode(tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> Encoded:
     """Encode texts, or pairs joined as the tokenizer joins them.
 
-    What is too long loses tokens at the end of the longer of the two texts, one by one. The tokenizer stays as it is.
+    What is too long loses tokens at the end of the longer of the two texts, one by one. The tokenizer cuts and pads to
+    ``length`` from now on.
 
     Raises:
-        InputError: the tokenizer has no padding token, or ``length`` has no room for text.
+        InputError: the tokenizer has no padding token.
     """
     if tokenizer.padding is None:
         raise InputError(
             f"the tokenizer.json has no padding token, none of {', '.join(tokenizer_files.PADDING)}; add one to the "
             "tokenizer of the network's source"
         )
-    special = tokenizer.num_special_tokens_to_add(second is not None)
-    if length <= special:
-        raise InputError(f"length={length}: {special} special tokens leave no room for text; choose a greater length")
-    padding = tokenizer.padding | {"length": length, "direction": "right", "pad_to_multiple_of": None}
-    tokenizer = tokenizers.Tokenizer.from_str(tokenizer.to_str())
     tokenizer.enable_truncation(length, strategy="longest_first")
-    tokenizer.enable_padding(**padding)
+    tokenizer.enable_padding(**tokenizer.padding | {"length": length, "direction": "right", "pad_to_multiple_of": None})
     encoded = Encoded(*(np.zeros((len(first), length), kind) for kind in (np.int32, np.int8, bool)))
     texts = list(first) if second is None else list(zip(first, second, strict=True))
     for start in range(0, len(texts), CHUNK):
@@ -73,7 +68,7 @@ def check_positions(model: Any, length: int) -> None:
         raise InputError(f"length={length}: the model has {positions} positions; choose at most that")
 
 
-def check_padding(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
+def check_padding(model: Any, tokenizer: Tokenizer, where: Path) -> None:
     """Check that a decoder's classifier, which reads the last token that isn't padding, knows the tokenizer's padding.
 
     Raises:
@@ -88,7 +83,7 @@ def check_padding(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> N
 
 
 def blocks(
-    texts: Iterable[str], tokenizer: Tokenizer, size: int, count: int, what: str, joined: int | None = None
+    texts: Iterable[str], tokenizer: Tokenizer, size: int, count: int, joined: int | None = None
 ) -> Iterator[np.ndarray]:
     """Tokenize texts one by one, join them and cut them into blocks; the tail is dropped.
 
@@ -97,7 +92,6 @@ def blocks(
         tokenizer: adds to each text what it adds; loses its padding and truncation.
         size: tokens of a block.
         count: blocks at a time.
-        what: the texts, for the message.
         joined: texts that are joined, as run_clm joins 1000; the tail of each such group is dropped. None: all texts.
 
     Yields:
@@ -120,4 +114,4 @@ def blocks(
     if whole := len(rest) // size:
         yield rest[: whole * size].reshape(whole, size)
     elif not done:
-        raise InputError(f"{what}: {len(rest)} tokens are less than one block, block_size={size}; lower it or add text")
+        raise InputError(f"{len(rest)} tokens of text are less than one block, block_size={size}; lower it or add text")

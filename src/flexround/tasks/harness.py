@@ -159,11 +159,9 @@ class VersionedModel(HFLM):
         self.ids = functools.lru_cache(4)(lambda text: tokenizer.encode(text, add_special_tokens=version != "0.3").ids)
 
     def tok_encode(self, string: str, *_: Any, **__: Any) -> list[int]:
-        """Return token ids."""
         return self.ids(string)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Return the ids of a context and of what follows it."""
         if self.version == "0.3":
             return self.ids(context), self.ids(continuation)
         return super()._encode_pair(context, continuation)
@@ -197,7 +195,6 @@ class Drawn(ContextSampler):
         self.remaining: Iterator[list[int]] = iter(drawn.tolist())
 
     def sample(self, n: int, eval_doc: Row | None = None, df: Any = None, **_: Any) -> list[Row]:
-        """Return the examples of the next question."""
         return [self.df[index] for index in next(self.remaining)]
 
 

@@ -37,7 +37,6 @@ class ArrayTask(ImageTask):
         return {"images": images[indices], "indices": indices}
 
     def training_images(self, data: Path) -> TrainingImages:
-        """Return the training set, in memory."""
         return TrainingImages(np.load(data / "train_images.npy").__getitem__, np.load(data / "train_labels.npy"))
 
 
@@ -90,11 +89,9 @@ class Photographs(ArrayTask):
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Shape of one image."""
         return 3, self.options.size, self.options.size
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode all sets."""
         root, options = sources / self.options.root, self.options
         images, labels = read_samples(root / "samples.tar", options.size)
         val_images, val_labels = read_photographs(root / "photographs.tar", options.size)

@@ -1,8 +1,6 @@
 """Training an image classifier: SGD with momentum, a schedule, label smoothing, random translations."""
 
-import logging
 import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,8 +13,6 @@ from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
 from flexround.tasks.options import FinetuneSettings
 from flexround.tasks.resumable import Progress
-
-log = logging.getLogger(__name__)
 
 
 class TrainingImages(NamedTuple):
@@ -42,23 +38,15 @@ def train(
     Raises:
         NumericalError: the loss is NaN or Inf.
     """
-    device = next(model.parameters()).device
     optimizer = torch.optim.SGD(
         model.parameters(), settings.lr, settings.momentum, 0, settings.weight_decay, nesterov=settings.nesterov
     )
-    progress = Progress(model, optimizer)
+
+    def train_epoch(epoch: int) -> dict[str, float]:
+        return _train_epoch(model, optimizer, images, normalise, settings, epoch)
+
     model.train()
-    # Dropout draws from torch's global generator; it is given back as it was.
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(derive("dropout", settings.seed))
-        done, facts = progress.go_on()
-        for epoch in range(done, settings.epochs):
-            started = time.perf_counter()
-            facts = _train_epoch(model, optimizer, images, normalise, settings, epoch)
-            seconds, loss, accuracy = time.perf_counter() - started, facts["train_loss"], facts["train_accuracy"]
-            message = "epoch %d/%d: loss %.4f, accuracy %.2f %%, %.1f s"
-            log.info(message, epoch + 1, settings.epochs, loss, accuracy, seconds)
-            progress.epoch_done(epoch + 1, facts)
+    facts = Progress(model, optimizer).epochs(settings.epochs, derive("dropout", settings.seed), train_epoch)
     model.eval()
     return facts
 

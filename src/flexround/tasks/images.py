@@ -81,7 +81,7 @@ class ImageTask(abc.ABC):
         with torch.no_grad():
             for start in range(0, len(labels), batch):
                 logits = model(self.normalise(images[start : start + batch], device))
-                hits.append(hits_at(logits, labels[start : start + batch], start))
+                hits.append(hits_at(logits, labels[start : start + batch]))
         return of_hits(dict(zip(("top1", "top5"), np.concatenate(hits, axis=1), strict=True)))
 
 
@@ -93,12 +93,12 @@ def of_hits(scores: dict[str, np.ndarray]) -> Evaluation:
     return Evaluation(values, stderr, {name: len(each) for name, each in scores.items()}, scores)
 
 
-def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
-    """Return whether each label is first, and among the first five: uint8 (2, B). ``start`` is for the message."""
+def hits_at(logits: torch.Tensor, labels: np.ndarray) -> np.ndarray:
+    """Return whether each label is first, and among the first five: uint8 (2, B)."""
     if labels.max() >= logits.shape[1]:
         raise InputError(f"the model has {logits.shape[1]} outputs, but the data has class {labels.max()}")
     if torch.isnan(logits).any():
-        raise NumericalError(f"NaN among the logits of validation images {start} to {start + len(labels) - 1}")
+        raise NumericalError("NaN among the logits of validation images; the model has diverged")
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices.cpu().numpy()
     equal = ranked == labels[:, None]
     return np.stack([equal[:, 0], equal.any(axis=1)]).astype(np.uint8)
@@ -111,7 +111,6 @@ class ImageNet(ImageTask):
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Shape of one image."""
         return 3, self.options.crop, self.options.crop
 
     def prepare(self, out: Path, sources: Path) -> None:
@@ -168,7 +167,6 @@ class ImageNet(ImageTask):
         return {"images": self._decoded(data, files, indices, augmented), "indices": indices}
 
     def training_images(self, data: Path) -> TrainingImages:
-        """Return the training set, decoded as it is asked for."""
         files, labels = read_index(data)
         return TrainingImages(lambda indices: self._decoded(data, files, indices, self._evaluated), labels)
 
@@ -179,8 +177,6 @@ class ImageNet(ImageTask):
     def _decoded(self, data: Path, files: list[str], indices: np.ndarray, transform: Transform) -> np.ndarray:
         """Return ``transform`` of training images: uint8 (B, crop, crop, 3)."""
         root = Path(read_text(data / ROOT_FILE).rstrip("\n"))
-        if not root.is_dir():
-            raise InputError(f"{root}: the training images are no longer there; run the data stage again")
         pixels = np.empty((len(indices), self.options.crop, self.options.crop, 3), np.uint8)
         return decode_all(root, [files[number] for number in indices], transform, pixels)
 

@@ -30,7 +30,6 @@ from flexround.tasks.protocol import Evaluation, Inputs, Split
 
 LOGITS = 2**28  # logits of one batch: 1 GiB
 UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
-Rows = list[dict[str, str]]
 CONFIGURATION = "wikitext-2-raw-v1"
 VALIDATED = 10  # lines of a text of which one validates
 PTB = {"train": "ptb.train.txt", "validation": "ptb.valid.txt"}
@@ -47,11 +46,9 @@ class LanguageModelling(text.TextTask):
 
     @property
     def input_shape(self) -> tuple[int, int]:
-        """Shape of one sample: token ids and token types, which are all 0."""
         return 2, self.options.block_size
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read both splits, a row a line."""
         root = sources / (self.options.root or self.options.name)
         return {split: read(root, self.options.name, split) for split in ("train", "validation")}
 
@@ -84,15 +81,13 @@ class LanguageModelling(text.TextTask):
         return Inputs(torch.from_numpy(tokens.astype(np.int64)))
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
-        """Return all blocks of the rows."""
-        texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
-        ids = np.concatenate(list(self.blocks(texts, network, what, self.options.joined)))
+        ids = np.concatenate(list(self.blocks((row["text"] for row in rows), network, self.options.joined)))
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
-    def blocks(self, texts: Iterable[str], network: Path, what: str, joined: int | None) -> Iterator[np.ndarray]:
+    def blocks(self, texts: Iterable[str], network: Path, joined: int | None) -> Iterator[np.ndarray]:
         """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``encode.blocks``."""
         tokenizer = tokenizer_files.load(network / TOKENIZER)
-        return encode.blocks(texts, tokenizer, self.options.block_size, encode.CHUNK, what, joined)
+        return encode.blocks(texts, tokenizer, self.options.block_size, encode.CHUNK, joined)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
@@ -116,12 +111,12 @@ class LanguageModelling(text.TextTask):
         Ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would take
         too much.
         """
-        texts = [row["text"] for row in self.split_rows(data, split)]
-        tokenizer, where = tokenizer_files.load(network / TOKENIZER), f"{data}, {split} text"
-        options = self.options
-        losses = text_losses(model, texts, tokenizer, options.block_size, device, batch, where, joined=options.joined)
-        ppl = text_metrics.perplexity(losses)
-        return text.evaluation({"ppl": ppl}, {f"{split}/loss": losses})
+        texts, tokenizer = (
+            [row["text"] for row in self.split_rows(data, split)],
+            tokenizer_files.load(network / TOKENIZER),
+        )
+        losses = text_losses(model, texts, tokenizer, self.options.block_size, batch, joined=self.options.joined)
+        return text.evaluation({"ppl": text_metrics.perplexity(losses)}, {f"{split}/loss": losses})
 
 
 def choose(numbers: np.ndarray, available: int) -> np.ndarray:
@@ -143,9 +138,7 @@ def text_losses(
     texts: Iterable[str],
     tokenizer: Tokenizer,
     size: int,
-    device: torch.device,
     batch: int,
-    what: str,
     first: int | None = None,
     joined: int | None = None,
 ) -> np.ndarray:
@@ -154,15 +147,15 @@ def text_losses(
     ``batch`` blocks are read at a time, fewer where their logits would take too much memory; see ``blocks``.
 
     Raises:
-        InputError: the model, on ``device``, has fewer positions than a block, or there is not one block.
+        InputError: the model has fewer positions than a block, or there is not one block.
     """
     encode.check_positions(model, size)
     count = max(1, min(batch, first or batch, LOGITS // (size * model.config.vocab_size)))
     model.eval()
-    made = encode.blocks(texts, tokenizer, size, count, what, joined)
+    made = encode.blocks(texts, tokenizer, size, count, joined)
     with torch.no_grad():
         parts = [
-            _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
+            _block_losses(model, torch.from_numpy(ids).long().to(model.device)).cpu().numpy()
             for ids in itertools.islice(made, first and -(-first // count))
         ]
     return np.concatenate(parts)[:first]
@@ -177,7 +170,7 @@ def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     return losses.view_as(ids).sum(1, dtype=torch.float64) / (ids.shape[1] - 1)
 
 
-def read(root: Path, name: str, split: str) -> Rows:
+def read(root: Path, name: str, split: str) -> text.Rows:
     """Read one split of ``wikitext2``, whose parquet files lie in ``root/wikitext-2-raw-v1``, of ``ptb``, or of a text.
 
     The last tenth of the lines of a text file, which is ``root`` itself, is its validation split.
@@ -195,10 +188,10 @@ def read(root: Path, name: str, split: str) -> Rows:
         texts = [line.replace("\r\n", "\n") for line in text.lines(root)]
         kept = len(texts) - len(texts) // VALIDATED
         texts = texts[:kept] if split == "train" else texts[kept:]
-    return [{"text": text} for text in texts]
+    return [{"text": line} for line in texts]
 
 
-def read_c4(root: Path, rule: str, shards: int, count: int) -> Rows:
+def read_c4(root: Path, rule: str, shards: int, count: int) -> text.Rows:
     """Read documents of C4 from the shards ``root/en/c4-train.NNNNN-of-01024.json.gz`` of its English variant.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flexround import imports, metrics
-from flexround.errors import InputError, SettingsError, suggest
+from flexround.errors import InputError, look_up
 from flexround.machine.seeding import derive
 from flexround.settings import options, schema
 from flexround.settings.validation import validate
@@ -134,9 +134,7 @@ def named(scale: schema.Scale, name: str) -> Task:
     Raises:
         SettingsError: no such task, or see ``build``.
     """
-    if name not in scale.tasks:
-        raise SettingsError(f"scale {scale.name}: task {suggest(name, scale.tasks)}")
-    return build(scale.tasks[name])
+    return build(look_up(f"scale {scale.name}: task", scale.tasks, name))
 
 
 def draw_indices(available: int, samples: int, seed: int) -> np.ndarray:

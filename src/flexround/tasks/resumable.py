@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -40,7 +40,23 @@ class Progress:
         self.device = device
         self.since = time.monotonic()
 
-    def epoch_done(self, epoch: int, facts: Mapping[str, float]) -> None:
+    def epochs(self, count: int, seed: int, epoch: Callable[[int], dict[str, float]]) -> dict[str, float]:
+        """Call ``epoch`` with 0 to ``count`` - 1, but for those before a kill; return the facts of the last one.
+
+        Dropout draws from torch's global generator, which has ``seed`` meanwhile and is given back as it was.
+        """
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            done, facts = self._go_on()
+            for number in range(done, count):
+                started = time.perf_counter()
+                facts = epoch(number)
+                said = ", ".join(f"{name} {value:.4f}" for name, value in facts.items())
+                log.info("epoch %d/%d: %s, %.1f s", number + 1, count, said, time.perf_counter() - started)
+                self._keep(number + 1, facts)
+        return facts
+
+    def _keep(self, epoch: int, facts: Mapping[str, float]) -> None:
         """Keep what was reached after ``epoch`` epochs, and its ``facts``, if that took long enough."""
         if not resume.worth(self.since):
             return
@@ -55,7 +71,7 @@ class Progress:
         self.since = time.monotonic()
 
     @torch.no_grad()
-    def go_on(self) -> tuple[int, dict[str, float]]:
+    def _go_on(self) -> tuple[int, dict[str, float]]:
         """Put back what was kept; return the number of epochs done, and the facts of the last one."""
         if not (found := resume.load(NAME)):
             return 0, {}

@@ -15,7 +15,7 @@ import torch
 from pyarrow import parquet
 from torch import nn
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError, NumericalError
 from flexround.io.artifacts import write_manifest, write_text
 from flexround.machine.seeding import derive
 from flexround.tasks.encode import Encoded
@@ -49,7 +49,6 @@ class TextTask(abc.ABC):
         """Return one input per row, by the tokenizer of a network."""
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Write the rows of each split."""
         splits = self.rows(sources)
         for name, rows in splits.items():
             write_text(out / f"{name}.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
@@ -70,24 +69,12 @@ class TextTask(abc.ABC):
         return Inputs(torch.from_numpy(tokens), torch.from_numpy(encoded.mask))
 
     def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the training rows to calibrate on, and of those held out: int64 (N,), ascending.
-
-        Raises:
-            InputError: nothing would be left.
-        """
-        if self.options.heldout >= count:
-            raise InputError(f"heldout={self.options.heldout}: there are only {count} training rows; lower it")
+        """Return the indices of the training rows to calibrate on, and of those held out: int64 (N,), ascending."""
         order = np.random.default_rng(derive("held-out rows")).permutation(count)
         return np.sort(order[self.options.heldout :]), np.sort(order[: self.options.heldout])
 
     def held_out(self, data: Path) -> Rows:
-        """Return the training rows that settings are chosen by.
-
-        Raises:
-            SettingsError: the task keeps none.
-        """
-        if not self.options.heldout:
-            raise SettingsError(f"{data}: no training rows are held out; set the task's option heldout")
+        """Return the training rows that settings are chosen by."""
         lines = read_lines(data, "train")
         return [json.loads(lines[index]) for index in self.parts(len(lines))[1]]
 
@@ -144,6 +131,9 @@ def run(
     """Run a model over all inputs; return what ``read`` takes from each output, float32 (N, ...), on the CPU.
 
     A batch is as long as its longest input; ``read`` gives all batches the same width.
+
+    Raises:
+        NumericalError: NaN among them.
     """
     model.eval()
     order = np.argsort(encoded.mask.sum(1), kind="stable")
@@ -155,7 +145,10 @@ def run(
             output = model(**accepted(model, arguments(batch)))
             parts.append([value.float().cpu().numpy() for value in read(output)])
     back = np.argsort(order)
-    return [np.concatenate(column)[back] for column in zip(*parts, strict=True)]
+    found = [np.concatenate(column)[back] for column in zip(*parts, strict=True)]
+    if any(np.isnan(array).any() for array in found):
+        raise NumericalError("NaN among the logits; the model has diverged")
+    return found
 
 
 def evaluation(

@@ -5,10 +5,8 @@ an epoch as small as it is. accelerate does mixed precision. Low-rank adapters (
 weights after training.
 """
 
-import logging
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,13 +20,12 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import get_linear_schedule_with_warmup
 
-from flexround.errors import NumericalError, SettingsError
+from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
 from flexround.models.tensors import linears, seeded
 from flexround.tasks.options import AdapterTrainSettings, LoraSettings, TrainSettings
 from flexround.tasks.resumable import Progress
 
-log = logging.getLogger(__name__)
 Batch = dict[str, Tensor]
 LOOK_EVERY = 50  # steps between looks at the loss
 QUERY_AND_VALUE = ("q_proj", "v_proj")  # as LLaMA, OPT and GPT-Neo call them
@@ -93,19 +90,13 @@ def train(
         optimizer.zero_grad()
         return torch.stack(values).sum()
 
+    def epoch(number: int) -> dict[str, float]:
+        return {"loss": _epoch(loader, step, f"epoch {number + 1}/{settings.epochs}")}
+
     model.train()
     if settings.checkpointing:
         network.activation_checkpointing_enable()
-    # Dropout draws from torch's global generator; it is given back as it was.
-    with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
-        torch.manual_seed(derive("dropout", settings.seed, 0))
-        done, facts = progress.go_on()
-        for epoch in range(done, settings.epochs):
-            started = time.perf_counter()
-            name = f"epoch {epoch + 1}/{settings.epochs}"
-            facts["loss"] = _epoch(loader, step, name)
-            log.info("%s: loss %.4f, %.1f s", name, facts["loss"], time.perf_counter() - started)
-            progress.epoch_done(epoch + 1, facts)
+    facts = progress.epochs(settings.epochs, derive("dropout", settings.seed, 0), epoch)
     model.eval()
     if settings.checkpointing:
         network.activation_checkpointing_disable()
@@ -168,7 +159,7 @@ def train_adapters(
 
     Raises:
         NumericalError: the loss is NaN or Inf.
-        SettingsError: adapters for a model without such layers.
+        ValueError: adapters for a model without such layers, by peft.
     """
     if settings.lora is None:
         return train(model, arrays, loss, settings)
@@ -189,13 +180,7 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
 
     Returns:
         peft's view of the model, for ``merge``.
-
-    Raises:
-        SettingsError: the model has no layers of one of these names.
     """
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    if lacking := [layer for layer in layers if layer not in names]:
-        raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")
     sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
     with seeded(derive("adapters", seed)):
         return peft.get_peft_model(model, peft.LoraConfig(target_modules=list(layers), **sizes, **options))

@@ -8,16 +8,15 @@ import functools
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from flexround.errors import InputError, SettingsError, suggest
+from flexround.errors import InputError
 from flexround.models import blocks, build
 from flexround.models.surgery import attach
 from flexround.models.tensors import weightless
 from flexround.settings.layout import PARAMS
-from flexround.settings.schema import EVALUATED, Checkpoint, Count, Hyper, Positive, Recipe, Strict
+from flexround.settings.schema import EVALUATED, Checkpoint, Hyper, Positive, Recipe, Size, Strict
 from flexround.settings.validation import load
 from flexround.tasks.protocol import Task
 
@@ -32,7 +31,7 @@ LOGITS = 2**28  # logits of a batch of an evaluation
 
 
 class Machine(Strict):
-    """Rates of the machine that hours are reckoned for."""
+    """``params/bill.yaml``: rates of the machine that hours are reckoned for."""
 
     flop_per_second: dict[str, Positive]
     learning_share: dict[Kind, Positive]
@@ -40,30 +39,10 @@ class Machine(Strict):
     sources: dict[str, str]
 
 
-class Size(Strict):
-    """Size of a task's data; rows without token counts are as long as the task lets them."""
-
-    train: int
-    evaluated: Count
-    gate: Count | None = Field(None, description="rows of a gate with options of its own; none: all that are evaluated")
-    mean: Positive | None = None
-    longest: Positive | None = None
-    generated: Count | None = None
-    prompts: Count = 1
-    source: str
-
-
-class Bill(Strict):
-    """``params/bill.yaml``."""
-
-    machine: Machine
-    tasks: dict[str, Size]
-
-
 @functools.cache
-def bill() -> Bill:
+def machine() -> Machine:
     """Read ``params/bill.yaml``."""
-    return load(Bill, PARAMS / "bill.yaml")
+    return load(Machine, PARAMS / "bill.yaml")
 
 
 class BlockCost(NamedTuple):
@@ -87,9 +66,9 @@ class NetworkCost(NamedTuple):
 
     def seconds(self, rows: float, batches: float, precision: str, share: float = 1.0) -> float:
         """Return the time of forward passes: of arithmetic at a share of its rate, or of launches if that is longer."""
-        machine, layers = bill().machine, sum(block.layers for block in self.blocks)
-        arithmetic = rows * self.flop / (share * machine.flop_per_second[precision])
-        return max(arithmetic, batches * layers * machine.layer_seconds[self.kind])
+        rates, layers = machine(), sum(block.layers for block in self.blocks)
+        arithmetic = rows * self.flop / (share * rates.flop_per_second[precision])
+        return max(arithmetic, batches * layers * rates.layer_seconds[self.kind])
 
 
 class Need(NamedTuple):
@@ -100,24 +79,16 @@ class Need(NamedTuple):
     cache: int = 0  # bytes of one activation cache at the widest block boundary
 
 
-def size_of(task: str) -> Size:
-    """Return the size of a task's data."""
-    if task not in bill().tasks:
-        raise SettingsError(f"params/bill.yaml: tasks: {suggest(task, bill().tasks)}; give its rows there")
-    return bill().tasks[task]
-
-
 def _part(tokens: float | None, network: NetworkCost) -> float:
     """Return a number of tokens as a part of the most that the task allows; None is all of them."""
     return min(1.0, (tokens or network.tokens) / network.tokens)
 
 
-def training(task: str, network: NetworkCost, settings: dict[str, Any] | None, streamed: bool) -> Need:
+def training(size: Size, network: NetworkCost, settings: dict[str, Any] | None, streamed: bool) -> Need:
     """Return what fine-tuning needs: forward, both gradients, and once more forward if layers are recomputed.
 
     Without ``settings`` the weights are taken as they are, and those of a streamed network are linked.
     """
-    size = size_of(task)
     if settings is None:
         return Need(0, 0 if streamed else 4 * network.parameters)
     precision = {"bf16": "bfloat16", "fp16": "float16"}.get(settings.get("precision", "no"), "float32")
@@ -127,12 +98,12 @@ def training(task: str, network: NetworkCost, settings: dict[str, Any] | None, s
     return Need(network.seconds(rows * _part(size.mean, network), batches, precision), 4 * network.parameters)
 
 
-def reconstruction(task: str, network: NetworkCost, recipe: Recipe, hyper: Hyper) -> Need:
+def reconstruction(size: Size, network: NetworkCost, recipe: Recipe, hyper: Hyper) -> Need:
     """Return what a reconstruction needs; its result is packed codes and the rest in float32."""
     separate = bool(recipe.a_bits) and recipe.setting == "B"
     batches = BOTH_WAYS * (hyper.iters + separate * hyper.a_iters)
     rows = batches * hyper.batch + (1 + separate) * CACHE_PASSES * hyper.samples
-    part, share = _part(size_of(task).longest, network), bill().machine.learning_share[network.kind]
+    part, share = _part(size.longest, network), machine().learning_share[network.kind]
     codes = sum(block.weights for block in network.blocks)
     return Need(
         network.seconds(rows * part, batches, hyper.precision, share),
@@ -141,9 +112,8 @@ def reconstruction(task: str, network: NetworkCost, recipe: Recipe, hyper: Hyper
     )
 
 
-def evaluation(task: str, network: NetworkCost, precision: str, rows: int | None = None) -> Need:
+def evaluation(size: Size, network: NetworkCost, precision: str, rows: int | None = None) -> Need:
     """Return what an evaluation needs of a network in a precision, on ``rows`` or on all of the task's."""
-    size = size_of(task)
     rows = size.evaluated if rows is None else rows
     arithmetic, batches = (
         rows * _part(size.mean, network),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError, look_up, suggest
 from flexround.results.render import overview
 from flexround.settings import user_rows
 from flexround.settings.plan import Output, Plan
@@ -50,10 +50,10 @@ def planned(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> dict[O
     """Return all outputs of tables and figures, each once -> the family of the table that shows it first."""
     found: dict[tuple[str, str], tuple[Output, str]] = {}
     for name, runs, evaluated in plan.shown(tables, figures):
-        subjects = {subject for run in runs for subject in (run.task, run.checkpoint)}
-        family = "Figures" if name.startswith("figure") else overview.family_of(subjects)
-        for output in (output for run in runs for output in plan.outputs(run, evaluated)):
-            found.setdefault((output.step, output.place), (output, family))
+        for run in runs:
+            family = "Figures" if name.startswith("figure") else overview.family_of([run.task, run.checkpoint])
+            for output in plan.outputs(run, evaluated):
+                found.setdefault((output.step, output.place), (output, family))
     return dict(found.values())
 
 
@@ -105,16 +105,16 @@ def _networks(plan: Plan, jobs: list[Output]) -> dict[tuple[str, str], cost.Netw
 
 
 def _need(plan: Plan, job: Output, network: cost.NetworkCost) -> cost.Need:
-    task, params = job.run.task, plan.params
+    task, params, size = job.run.task, plan.params, look_up("sizes:", plan.scale.sizes, job.run.task)
     checkpoint, recipe = params.checkpoint(job.run.checkpoint), params.recipe(job.run.recipe)
     if job.step == "finetune":
-        return cost.training(task, network, params.train(*job.pair), checkpoint.streamed)
+        return cost.training(size, network, params.train(*job.pair), checkpoint.streamed)
     if job.step == "reconstruct":
-        return cost.reconstruction(task, network, recipe, plan.hyper(job.run)[0])
+        return cost.reconstruction(size, network, recipe, plan.hyper(job.run)[0])
     rows = len(recipe.select) * plan.scale.tasks[task].options.get("heldout", 0) if job.step == "choice" else None
     if job.step == "gate" and params.gate(*job.pair).options:
-        rows = cost.size_of(task).gate
-    return cost.evaluation(task, network, checkpoint.evaluated, rows)
+        rows = size.gate
+    return cost.evaluation(size, network, checkpoint.evaluated, rows)
 
 
 def _costs(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:

@@ -19,7 +19,8 @@ from dvc.repo import Repo
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.settings.load import load_params
-from flexround.tools import cli
+from flexround.settings.plan import Plan
+from flexround.tools import cli, verify
 
 METADATA = Path(".snakemake/metadata")
 COPIED = (".csv", ".tex", ".html", ".pdf", ".png")  # of the files beside each other, those that also lie in results/
@@ -41,17 +42,27 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Save or restore the records of the results below the working directory, or print which files stages make."""
-    results = Path("results") / load_params(arguments.scale).scale.name
+    params = load_params(arguments.scale)
+    results = Path("results") / params.scale.name
     if arguments.action == "save":
         save(results, results / "records")
         return
     with Repo() as repo:
         if arguments.action == "goals":
-            commands = (str(stage.cmd) for stage in repo.index.targets_view(arguments.entries or None).stages)
-            print(*(word for command in commands for word in command.split() if word.startswith("results/")))
+            stages, plan = repo.index.targets_view(arguments.entries or None).stages, Plan(params)
+            print(*(goal for stage in stages for goal in goals(stage.name, str(stage.cmd), plan)))
             return
         pulled = [Path(str(out)) for out in repo.index.targets_view(arguments.entries or None).outs]
     restore(results, results / "records", pulled)
+
+
+def goals(stage: str, command: str, plan: Plan) -> list[str]:
+    """Return the files that a stage makes by its command; of ``task@NAME``, all tables and figures that read it."""
+    if not stage.startswith("task@"):
+        return [word for word in command.split() if word.startswith("results/")]
+    task, served = stage.removeprefix("task@"), verify.served(plan)
+    readers = sorted({name for place in served if task in Path(place).with_suffix("").parts for name in served[place]})
+    return [f"results/{name}.{'pdf' if name.startswith('figure') else 'csv'}" for name in readers]
 
 
 def save(results: Path, kept: Path) -> None:

@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from flexround.results.render.words import plain
 from flexround.results.table_csv import NOT_RUN
 from flexround.settings.tables import Table
 
-FAMILIES = {  # of a table's tasks and models; the first that fits
+FAMILIES = {  # of a table's tasks and models; the first that fits, else the task's own name
     "llama-*": "LLaMA",
     "imagenet": "ImageNet",
     "cifar10": "CIFAR-10",
@@ -108,9 +108,9 @@ def family(table: Table) -> str:
     return family_of([name for pair in table.pairs() for name in pair])
 
 
-def family_of(names: Collection[str]) -> str:
-    """Return what tasks and checkpoints of these names are about."""
-    return next((found for pattern, found in FAMILIES.items() if fnmatch.filter(names, pattern)), "Other")
+def family_of(names: Sequence[str]) -> str:
+    """Return what tasks and checkpoints of these names, a task first, are about."""
+    return next((found for pattern, found in FAMILIES.items() if fnmatch.filter(names, pattern)), names[0])
 
 
 def sentences(
