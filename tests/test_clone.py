@@ -14,7 +14,7 @@ from flexround import clone
 from flexround.settings.layout import ROOT
 
 
-def test_a_clone_runs_its_own_code_and_a_directory_without_code_any(tmp_path):
+def test_a_clone_runs_its_own_code(tmp_path):
     clone.check(flexround.__spec__, tmp_path)
     clone.check(None, ROOT)
     copy(tmp_path)

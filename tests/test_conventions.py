@@ -24,7 +24,7 @@ def run(root: Path, *command: str, check: bool = True, **variables: str) -> subp
     return clone.run(*command, check=check)
 
 
-def test_snakemake_has_no_lints_and_its_report_has_a_table_with_its_caption(tmp_path):
+def test_snakemake_lints_nothing_and_reports_a_table(tmp_path):
     """The table is one of settings, which needs no run."""
     copy_names(tmp_path, "src", "params", "workflow", "profiles", "Snakefile")
     lints = run(tmp_path, "snakemake", "--lint")
@@ -69,7 +69,7 @@ def test_dvc_shows_what_is_published_in_a_fresh_clone(clone):
     assert len(list((clone / "plots/static").glob("*.png"))) == 2
 
 
-def test_the_published_summaries_are_those_of_the_published_tables():
+def test_published_summaries_fit_the_published_tables():
     for scale in ("mini", "real"):
         params = loaded(scale)
         directory = ROOT / published_results.DIRECTORY

@@ -33,7 +33,7 @@ def test_other_settings_have_another_seed_and_digest():
     assert len({derive(*each) for each in parts}) == len(parts) - 1, "no part is an empty one"
 
 
-def test_a_factory_that_draws_its_weights_gives_the_same_in_each_process():
+def test_drawn_weights_are_equal_in_each_process():
     checkpoint = Checkpoint.model_validate({"model": {"factory": "torchvision.models:resnet18", "blocks": "x:y"}})
     found = []
     for seed in (1, 2):

@@ -37,7 +37,7 @@ def wheel(tmp_path_factory):
     return next((source / "dist").glob("*.whl"))
 
 
-def test_a_wheel_has_the_settings_and_types_but_neither_networks_nor_texts(wheel):
+def test_a_wheel_has_settings_and_types_but_no_networks(wheel):
     names = {name.removeprefix("flexround/") for name in zipfile.ZipFile(wheel).namelist()}
     tracked = run("git", "ls-files", "params", cwd=ROOT).stdout.split()
     settings = {name for name in tracked if not name.startswith(("params/networks/", "params/data/"))}
@@ -45,7 +45,7 @@ def test_a_wheel_has_the_settings_and_types_but_neither_networks_nor_texts(wheel
     assert {"py.typed", "results/render/templates/report.html"} <= names
 
 
-def test_the_citation_and_the_changelog_name_the_version_of_the_package():
+def test_citation_and_changelog_name_the_packages_version():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == flexround.__version__
     assert re.search(r"^## (\d.*) \(", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == flexround.__version__
 
@@ -73,7 +73,7 @@ def test_the_core_alone_runs_the_first_lines_of_the_page(wheel, tmp_path):
     )
 
 
-def test_type_checkers_and_editors_see_what_is_imported_when_it_is_used():
+def test_type_checkers_see_lazy_imports():
     tree = ast.parse(Path(flexround.__file__).read_text())
     checked = next(node for node in tree.body if isinstance(node, ast.If))
     assert ast.unparse(checked.test) == "TYPE_CHECKING"

@@ -212,7 +212,7 @@ def test_whole_files_give_the_rows(tmp_path, name):
     assert case.read(tmp_path) == case.rows
 
 
-def test_titles_of_hellaswag_end_with_a_full_stop_and_answers_begin_with_the_right_one():
+def test_titles_of_hellaswag_end_with_a_full_stop():
     """How all seven are posed, the cases of posed files say, which are written by hand."""
     row = CHOICES["hellaswag"] | {"ctx_a": "How to sing [title] Breathe. [step] Do it.  ", "ctx_b": ""}
     assert KINDS["hellaswag"].pose(row)["query"] == "Roof repair: How to sing. Breathe. Do it."

@@ -125,7 +125,7 @@ def by_bits(values):
     return axes
 
 
-def test_figure_8_shows_mean_and_deviation_of_each_method_and_names_what_is_far_below():
+def test_figure_8_shows_mean_and_deviation_of_each_method():
     lines = [(name, str(bits), (70.0 + bits, 72.0 + bits)) for name in "ABCDEFG" for bits in (4, 2)]
     axes = by_bits([("Full-precision", "", (80.0,)), *lines])
     assert axes.lines[0].get_ydata()[0] == 80.0
@@ -142,7 +142,7 @@ def test_figure_8_shows_mean_and_deviation_of_each_method_and_names_what_is_far_
     assert [text.get_text() for text in axes.texts] == ["outside the axis:\nRTN 10.0 at 2"]
 
 
-def test_each_scale_has_its_tables_and_the_sources_of_real_are_pinned():
+def test_each_scale_has_tables_and_pinned_sources():
     real, mini = Plan(load_params("real")), Plan(load_params("mini"))
     names = [real.params.tables[number].name for number in real.complete_tables()]
     assert names == [f"real{number}" for number in range(1, 10)]
@@ -158,7 +158,7 @@ VECTORS = ROOT / "results/sources/mobilenetv2/test_data_set"
 
 
 @pytest.mark.skipif(not VECTORS.exists(), reason="the network of table real8 has not been fetched")
-def test_mobilenetv2_gives_the_outputs_that_were_published_with_it(tmp_path):
+def test_mobilenetv2_gives_the_outputs_published_with_it(tmp_path):
     model = mobilenetv2.folded()
     released.import_mobilenetv2(model, VECTORS.parent / "weights", tmp_path)
     for pair in sorted(VECTORS.iterdir()):

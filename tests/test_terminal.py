@@ -93,14 +93,14 @@ def test_what_may_be_meant_by_a_target_is_said(run, tmp_path, monkeypatch, targe
     assert meant in target_hints.hint(f"No rule to produce {target} (if you use input functions")
 
 
-def test_a_report_with_outputs_that_are_not_made_gets_the_command_that_works(run, tmp_path):
+def test_a_report_of_missing_outputs_gets_the_command_that_works(run, tmp_path):
     (tmp_path / "Snakefile").write_text('rule all:\n    output: report("results/table2.csv")\n    shell: "exit 1"\n')
     (tmp_path / "results").mkdir()
     (tmp_path / "results/table3.csv").touch()
     assert "name what is made: snakemake results/table3.csv --report report.html" in run("--report", "r.html").stderr
 
 
-def test_a_misspelt_name_in_a_path_gets_a_suggestion_and_a_dry_run_looks_as_ever(run):
+def test_a_misspelt_name_in_a_path_gets_a_suggestion(run):
     path = "results/mini/quantized/imagenet/resnet18-{}/q-{}-w4a4/seed0"
     wrong, right = path.format("breqc", "flexruond"), path.format("brecq", "flexround")
     first, second = run(targets=[wrong]).stderr.splitlines()

@@ -62,7 +62,7 @@ def test_the_first_token_of_each_verdict_has_a_loss_of_its_own():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "bpe-begin"])
-def test_a_tokenizer_holds_what_its_corpus_shows_and_no_other_merged_token(kind):
+def test_a_tokenizer_holds_the_merged_tokens_of_its_corpus(kind):
     """Trained on the very sentences, the untrimmed tokenizer gives the same tokens, and has others."""
     lines = corpus.sentences(400, seed=0)
     found = tokenizers.train(lines, kind, 900)

@@ -58,7 +58,7 @@ def test_a_word_attends_to_its_repetition_from_the_start(factory, head, config):
     assert (weights[:, 15, 4] > 5 * weights[:, 15, others].mean(-1)).all()
 
 
-def test_how_far_a_match_is_can_be_read_off_the_positions_of_gpt_neo():
+def test_gpt_neos_positions_tell_how_far_a_match_is():
     base = language_models.gpt_neo(head="causal-lm", **GPT_NEO).transformer
     positions, words = base.wpe.weight.detach(), base.wte.weight.detach()
     share = 16
@@ -68,7 +68,7 @@ def test_how_far_a_match_is_can_be_read_off_the_positions_of_gpt_neo():
     assert (slow.diff() < 0).all()
 
 
-def test_gpt2_starts_with_the_equal_word_the_word_before_and_a_copy():
+def test_gpt2_starts_with_matching_and_copying_heads():
     model = language_models.gpt2(head="causal-lm", attn_implementation="eager", **GPT2)
     ids = torch.arange(10, 40).unsqueeze(0)
     ids[0, 20] = ids[0, 4]

@@ -49,7 +49,7 @@ def test_the_network_computes_the_same(even, uneven, images):
         torch.testing.assert_close(uneven(images), even(images), rtol=1e-3, atol=1e-4)
 
 
-def test_ranges_are_uneven_and_equalization_makes_them_as_they_would_have_been(even, uneven):
+def test_equalization_takes_uneven_ranges_back(even, uneven):
     plain, spread = copy.deepcopy(even), copy.deepcopy(uneven)
     for model in (plain, spread):
         preprocess.prepare(model, ())
@@ -61,7 +61,7 @@ def test_ranges_are_uneven_and_equalization_makes_them_as_they_would_have_been(e
     torch.testing.assert_close(spread.state_dict(), plain.state_dict(), rtol=1e-2, atol=1e-4)
 
 
-def test_no_channel_is_lifted_above_the_ceiling_and_a_clipped_one_stays(even, uneven, images):
+def test_no_channel_is_lifted_above_the_ceiling(even, uneven, images):
     pairs = [
         (model, [unit[1] for unit in model.modules() if type(unit).__name__ == "Conv2dNormActivation"])
         for model in (even, uneven)
