@@ -51,6 +51,10 @@ def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[st
         axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
         axes.set_yticks(range(len(shown)), [place.capitalize() for place in shown])
         axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(shown) - 0.4, -1.6))
+        if reach == REACH:
+            inner = np.arange(-REACH + 2, REACH, 2)
+            labels = [f"≤ −{REACH:g}", *(f"{tick:g}".replace("-", "−") for tick in inner), f"≥ {REACH:g}"]
+            axes.set_xticks([-REACH, *inner, REACH], labels)
         axes.set_xlabel("FlexRound's lead in multiples of what chance explains (grey: within it)")
         axes.grid(axis="y")
         axes.legend(loc="upper left", ncols=len(VERDICTS), bbox_to_anchor=(0, 1.03))

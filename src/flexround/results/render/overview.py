@@ -124,19 +124,12 @@ def sentences(
     found = []
     if judged := verdicts[HOLDS] + verdicts[FAILS] + verdicts[NOISE]:
         found.append(
-            f"The paper's claims make {judged} comparisons that were run here: {verdicts[HOLDS]} hold, "
-            f"{verdicts[FAILS]} do not, and {verdicts[NOISE]} are inside the noise."
+            f"The paper's claims amount to {judged} comparisons: {verdicts[HOLDS]} hold, {verdicts[FAILS]} do not, and "
+            f"{verdicts[NOISE]} are inside the noise."
         )
     if verdicts[NOT_RUN]:
         found.append(f"{verdicts[NOT_RUN]} more were not run.")
     if leads:
-        of = Counter(line.verdict for line in leads)
-        found.append(
-            f"FlexRound against AdaRound, in {len(leads)} cells of rows that differ in the rounding, in "
-            f"{sum(line.iterations != line.other_iterations for line in leads)} of them also in iterations: "
-            f"{of[HOLDS] + of[FAILS]} are decided, {of[HOLDS]} for FlexRound and {of[FAILS]} for AdaRound; "
-            f"{of[NOISE]} are inside the noise."
-        )
         found.append(outcomes(leads))
     won, settled = (sum(standing.wins[side] for standing in standings) for side in (0, 1))
     if settled:
@@ -157,6 +150,8 @@ def outcomes(leads: Sequence[Judgement]) -> str:
     """Return the sentence that counts the outcomes of the comparisons of FlexRound with AdaRound."""
     of = Counter(line.outcome.partition(",")[0] for line in leads if line.outcome)
     equal = sorted(outcome for outcome in of if outcome.startswith(EQUAL)) or [EQUAL]
-    counts = ", ".join(f"{of[outcome]} {outcome}" for outcome in (BETTER, WORSE, *equal, UNDECIDED))
-    method = "p adjusted by Benjamini and Hochberg's method for all comparisons"
-    return f"FlexRound against AdaRound, {method}: {counts}, of {of.total()}."
+    rest = ", ".join(f"{of[outcome]} are {outcome}" for outcome in (*equal, UNDECIDED))
+    return (
+        f"Of {of.total()} comparisons with AdaRound, FlexRound wins {of[BETTER]} and loses {of[WORSE]}; {rest} (p "
+        "values corrected by Benjamini and Hochberg's method for all comparisons)."
+    )
