@@ -150,8 +150,9 @@ def outcomes(leads: Sequence[Judgement]) -> str:
     """Return the sentence that counts the outcomes of the comparisons of FlexRound with AdaRound."""
     of = Counter(line.outcome.partition(",")[0] for line in leads if line.outcome)
     equal = sorted(outcome for outcome in of if outcome.startswith(EQUAL)) or [EQUAL]
-    rest = ", ".join(f"{of[outcome]} are {outcome}" for outcome in (*equal, UNDECIDED))
+    first, *rest = (f"{of[outcome]} {outcome}" for outcome in (*equal, UNDECIDED))
+    shared = ", ".join((first.replace(" ", " are ", 1), *rest))
     return (
-        f"Of {of.total()} comparisons with AdaRound, FlexRound wins {of[BETTER]} and loses {of[WORSE]}; {rest} (p "
+        f"Of {of.total()} comparisons with AdaRound, FlexRound wins {of[BETTER]} and loses {of[WORSE]}; {shared} (p "
         "values corrected by Benjamini and Hochberg's method for all comparisons)."
     )
