@@ -246,8 +246,8 @@ def ranking(plan: Plan) -> Planned:
 def entrants(plan: Plan, runs: list[Run]) -> dict[str, tuple[str, str, str]]:
     """Return each quantized run's method, setting and place in the ranking, by ``budget_key``; choices take no part.
 
-    If two recipes of a cell have the same method, the later recipe in ``params/recipes.yaml``, which the user's own
-    recipes follow, becomes a method with the recipe's name.
+    If two recipes of a cell have the same method, the later one becomes a method with the recipe's name. The order is
+    that of ``params/recipes.yaml``, then of the user's own recipes.
     """
     found: dict[str, tuple[str, str, str]] = {}
     order = list(plan.params.recipes.recipes)

@@ -90,7 +90,7 @@ def gate(arguments: argparse.Namespace) -> None:
     not invalidate networks that took GPU days.
 
     Raises:
-        InputError: the network is outside its bounds, or its manifest belongs to another place.
+        InputError: the network is outside its bounds, or another network is in its directory.
     """
     job = GateJob.read(arguments.job)
     made_of = provenance.inputs(job.weights, verify=False) | provenance.inputs(job.data, verify=False)

@@ -99,7 +99,7 @@ def perplexity(losses: np.ndarray) -> Scored:
 def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: int = REPLICATES) -> np.ndarray:
     """Evaluate a metric on ``count`` bootstrap resamples of the examples: float64 (count,), in percent.
 
-    Resample r has the same examples for every metric and every run on N examples, so the differences between two
+    Resample r has the same examples for every metric and every run on N examples. So the differences between two
     runs' replicates form a paired bootstrap. The value is 0 on a resample where the metric is undefined.
     """
     weighted = METRICS[name].weighted

@@ -251,8 +251,8 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
 def statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
     """Return each text's BLEU statistics: int64 (N, 2 + 2 * ``ORDERS``).
 
-    The columns are the text's length and the closest reference's length, then for n = 1 to ``ORDERS`` the numbers of
-    n-grams that match a reference, then the total numbers of n-grams.
+    The first columns are the lengths of the text and of the closest reference. For n = 1 to ``ORDERS`` the numbers of
+    n-grams that match a reference follow, then the total numbers of n-grams.
     """
     # effective_order only avoids a warning per text: it changes the unused scores, but no counts.
     metric = BLEU(tokenize="13a", smooth_method="none", force=True, effective_order=True)
