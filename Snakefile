@@ -4,4 +4,4 @@
 include: "workflow/Snakefile"
 
 
-workflow.default_target = "all"  # a file that is included can't say so
+workflow.default_target = "all"  # an included file can't set it

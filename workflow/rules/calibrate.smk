@@ -1,4 +1,4 @@
-"""The very samples a trial is calibrated on."""
+"""The calibration samples of each trial."""
 
 
 rule calibrate:

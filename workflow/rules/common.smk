@@ -1,4 +1,4 @@
-"""Input functions of the rules; everything with logic in it is in flexround.settings.plan and flexround.jobs.resolve."""
+"""Input functions of the rules; their logic is in flexround.settings.plan and flexround.jobs.resolve."""
 
 import threading
 from functools import cache
@@ -8,12 +8,12 @@ from flexround.machine.seeding import derive
 from flexround.regress import checked_runs
 
 
-# Used with --sdm apptainer alone (docs/run-at-scale.md).
+# Snakemake uses it only with --sdm apptainer (docs/run-at-scale.md).
 container: "container/flexround.sif"
 
 
 def cancel_timers():
-    """Cancel what Snakemake's limit of jobs per timespan leaves behind: its process would wait for these timers."""
+    """Cancel leftover timers of Snakemake's limit of jobs per timespan: its process would wait for them."""
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.cancel()
@@ -28,7 +28,7 @@ onerror:
 
 
 def link_results():
-    """Let results/SCALE be the local copies of a default storage provider, if there is one: job files say results/."""
+    """Link results/SCALE to the local copies of the default storage provider, if any: job files name results/."""
     settings = workflow.storage_settings
     if settings is None or settings.default_storage_provider is None:
         return
@@ -48,7 +48,7 @@ def link_results():
 link_results()
 
 
-JOBS = {}  # what a job makes -> the job
+JOBS = {}  # output of a job -> the job
 SHARED = {} if workflow.is_main_process else resolve.shared()
 
 
@@ -60,7 +60,7 @@ def get_inputs(stage, *arguments):
 
 
 def get_params(output):
-    """Return a job's file, and the digest of the job and of all jobs before it: a job runs again if that changes."""
+    """Return a job's file, and the digest of the job and of all jobs before it: a changed digest reruns the job."""
     return {
         "job": lambda wildcards: JOBS[output.format(**wildcards)].file,
         "made_by": lambda wildcards: get_origin(output.format(**wildcards)),
@@ -69,7 +69,7 @@ def get_params(output):
 
 @cache
 def get_origin(path):
-    """Return a digest of the job that makes a result, and of all jobs before it, so that no time of a file counts."""
+    """Return a digest of a result's job and of all jobs before it, so that file times don't count."""
     places = map(str, (Path(path), *Path(path).parents))
     job = next((JOBS[place] for place in places if place in JOBS), None)
     return derive(job.file, *map(get_origin, job.reads)) if job else None
@@ -87,7 +87,7 @@ def get_run(wildcards):
 
 
 def get_resources(stage, *names):
-    """Return what a job of a stage asks of the machine, as functions of its wildcards; more if it failed before."""
+    """Return the resources of a stage's jobs as functions of the wildcards; a retry gets more."""
 
     def asked(name):
         return lambda wildcards, attempt: getattr(
@@ -101,7 +101,7 @@ def get_resources(stage, *names):
 
 
 def get_gpu_resources(stage):
-    """Return the same of a stage that uses GPUs."""
+    """Return the resources of a stage that uses GPUs, as functions of the wildcards."""
     return {"jobs_per_gpu": PLAN.jobs_per_gpu} | get_resources(stage, "gpu", "gpu_mb")
 
 
@@ -111,7 +111,7 @@ def get_regress_runs(wildcards):
 
 
 def get_table_labels(form):
-    """Return a function of the wildcards: what tells a table from the others in Snakemake's report."""
+    """Return a function from the wildcards to the labels of a table in Snakemake's report."""
 
     def labels(wildcards):
         tasks = [
@@ -128,17 +128,17 @@ def get_table_labels(form):
 
 
 def get_figure_labels(wildcards):
-    """Return what tells a figure from the others in Snakemake's report."""
+    """Return the labels of a figure in Snakemake's report."""
     title = PLAN.params.figures[int(wildcards.figure)].title
     return {"figure": wildcards.figure, "shows": title}
 
 
-# A run whose fields are wildcards: gives the rules the same paths as the jobs.
+# A run with wildcards as fields, so that rules and jobs have the same paths.
 ANY = layout.Run("{scale}", "{task}", "{checkpoint}", "{recipe}", "{seed}")
 
 
 def of_claims(name, caption):
-    """Return a file of the claims as Snakemake's report shows it."""
+    """Return a file of the claims with its entry in Snakemake's report."""
     labels = {"file": Path(name).stem}
     return report(
         f"results/{{scale}}/{name}", caption=caption, category="Claims", labels=labels

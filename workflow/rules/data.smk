@@ -1,4 +1,4 @@
-"""Pinned sources, and the prepared data of each task."""
+"""Pinned sources, and each task's prepared data."""
 
 
 rule fetch:
@@ -9,7 +9,7 @@ rule fetch:
     log:
         text="logs/sources/{source}.log",
         usage="logs/sources/{source}.usage.json",
-    # What the network breaks off is tried again by the job itself; a wrong hash stays wrong.
+    # The job itself retries broken downloads; a wrong hash stays wrong.
     retries: 0
     localrule: True
     resources:

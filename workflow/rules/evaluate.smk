@@ -1,4 +1,4 @@
-"""One metrics.json per run, per-example scores beside it."""
+"""Evaluations: one metrics.json per run, with per-example scores in a second file."""
 
 
 rule evaluate:

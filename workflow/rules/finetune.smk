@@ -1,4 +1,4 @@
-"""Full-precision networks of a task: imported from a pinned source, pretrained here, fine-tuned; and their gate."""
+"""A task's full-precision networks: imported from a pinned source, pretrained here, or fine-tuned; and their gates."""
 
 
 rule finetune:
@@ -9,7 +9,7 @@ rule finetune:
     log:
         text="logs/{scale}/checkpoints/{task}/{checkpoint}.log",
         usage="logs/{scale}/checkpoints/{task}/{checkpoint}.usage.json",
-    # Most other jobs wait for a network; one trained late leaves cores idle at the end.
+    # Most other jobs wait for a network; late training would leave cores idle at the end.
     priority: 1
     threads: PLAN.resources("finetune").threads
     resources:
@@ -29,7 +29,7 @@ rule pretrain:
         ],
 
 
-# It depends on weights, data and bounds, and on no code: an edit of the evaluation leaves what was quantized alone.
+# The gate depends on weights, data and bounds, and on no code: an edit of the evaluation requantizes no network.
 rule gate:
     input:
         lambda w: get_inputs("gate", w.task, w.checkpoint),

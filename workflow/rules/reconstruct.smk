@@ -1,4 +1,4 @@
-"""Quantize a run block by block; an interrupted job continues from .state/ at its next block."""
+"""Quantize a run block by block; an interrupted job resumes from .state/ at its next block."""
 
 
 rule reconstruct:

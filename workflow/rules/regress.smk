@@ -1,4 +1,4 @@
-"""What `make regress` compares with the reference."""
+"""The results that `make regress` compares with the reference."""
 
 
 rule regress:

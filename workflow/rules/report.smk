@@ -1,4 +1,4 @@
-"""The whole scale as one HTML page and as one PDF. `make report` and `make paper` do the same with what is there."""
+"""The whole scale as an HTML page and as a PDF. `make report` and `make paper` do the same with existing results."""
 
 
 rule report:

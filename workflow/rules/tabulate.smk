@@ -1,4 +1,4 @@
-"""Tables and figures of a scale, and the copies in results/ of the configured scale."""
+"""Tables and figures of a scale, and copies of the configured scale's files in results/."""
 
 
 rule tabulate:
@@ -100,7 +100,7 @@ rule claims:
         "python -m flexround.jobs claims {params.job} --usage {log.usage} 2> {log.text}"
 
 
-# What `make results/table3.csv` asks for: copies in results/ of the files that one job of the configured scale makes.
+# Targets such as `make results/table3.csv`: copies in results/ of the files from one job of the configured scale.
 PUBLISHED = {
     "table": [f"{SERIES}{{table}}.{kind}" for kind in ("csv", "tex", "html")],
     "figure": ["figure{figure}.pdf", "figure{figure}.png"],

@@ -1,1 +1,1 @@
-"""Files: stores of arrays, downloads, what a killed job left."""
+"""Files: atomic writes and manifests, downloads, the unfinished work of killed jobs."""

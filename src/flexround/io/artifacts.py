@@ -1,8 +1,8 @@
 """Files that are either whole or absent: atomic writes, hashes, manifests.
 
-A rule's output is never its own evidence: each heavy file has a small ``manifest.json`` beside it that holds its
-sha256. Manifests hold nothing that changes from run to run (no clock, no seconds), so an unchanged result leaves
-everything downstream untouched.
+A rule's output is never its own evidence: a small ``manifest.json`` beside each heavy file holds its sha256. Manifests
+contain no values that change from run to run (no clock, no seconds), so an unchanged result leaves everything
+downstream untouched.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from typing import Any
 
 from flexround.errors import InputError
 
-FORMAT = 1  # of manifests and metrics
+FORMAT = 1  # version of the format of manifests and metrics
 
 
 def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     """Call ``write(temporary)`` and rename the temporary file to ``path`` once it is on disk.
 
-    After an error of ``write`` the path is as it was before.
+    After an error in ``write`` the path is unchanged.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,16 +40,16 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def new_directory(directory: Path, replaceable: Callable[[Path], bool] = lambda _: False) -> Iterator[Path]:
-    """Yield a new directory beside ``directory``, and give it that name once the block has filled it.
+    """Yield a new directory beside ``directory``, and rename it to ``directory`` once the block has filled it.
 
-    After an error of the block, everything is as it was before.
+    After an error in the block, everything is unchanged.
 
     Args:
-        directory: missing, empty, or ``replaceable``; its parents are made.
-        replaceable: whether a directory that holds something may be replaced; it is removed at the very end.
+        directory: missing, empty, or ``replaceable``; its parents are created.
+        replaceable: whether a directory that isn't empty may be replaced; the old directory is removed last.
 
     Raises:
-        InputError: ``directory`` holds something else.
+        InputError: ``directory`` is neither empty nor replaceable.
     """
     directory = Path(directory).resolve()
     new, old = (directory.with_name(f".{directory.name}.{secrets.token_hex(8)}") for _ in range(2))
@@ -85,7 +85,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_formatted(path: Path, content: dict[str, Any]) -> None:
-    """Write a manifest, an evaluation or a record as JSON that says its ``format``."""
+    """Write a manifest, an evaluation or a record as JSON with its ``format``."""
     write_json(path, {"format": FORMAT, **content})
 
 
@@ -114,13 +114,13 @@ def read_json(path: Path) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """Return the hex sha256 of a file, read in pieces."""
+    """Return a file's sha256 in hex, read in chunks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def copy_existing(source: Path, target: Path, names: Iterable[str]) -> list[str]:
-    """Copy those of ``names`` that exist in one directory to another, atomically; return them."""
+    """Copy the existing files among ``names`` from one directory to another, atomically; return their names."""
     found = [name for name in names if (source / name).exists()]
     for name in found:
         write_bytes(target / name, (source / name).read_bytes())
@@ -128,7 +128,7 @@ def copy_existing(source: Path, target: Path, names: Iterable[str]) -> list[str]
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where the file system has no such thing; its mode stays as it is."""
+    """Create a hard link to a file, or a copy if the file system has no hard links; the mode stays unchanged."""
 
     def write(temporary: Path) -> None:
         try:
@@ -160,7 +160,7 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
 
 
 def damages(directory: Path, manifest: dict[str, Any], verify: bool = True) -> Iterator[InputError]:
-    """Yield an error for each file that is not as a manifest says, see ``read_manifest``."""
+    """Yield an error for each file that contradicts the manifest, see ``read_manifest``."""
     path = directory / "manifest.json"
     again = f"delete {directory} and run the same command again"
     for name, facts in manifest["files"].items():

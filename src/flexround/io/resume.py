@@ -1,7 +1,7 @@
-"""The unfinished work of a job, kept in parts with which a killed job resumes and gives the same bits.
+"""The unfinished work of a job, saved in parts, from which a killed job resumes with bit-identical results.
 
-A stage names the directory, and long work saves its parts there under names. Without a stage nothing is kept. A part
-is one file, renamed into place when it is whole: so a kill at any moment leaves the part before or the part after.
+A stage sets the directory, where long work saves named parts. Outside a stage nothing is saved. A part is one file,
+renamed into place when it is complete: a kill at any moment leaves either the old or the new part.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from flexround.io import artifacts
 from flexround.machine import provenance
 from flexround.machine.seeding import derive
 
-WORTH_SECONDS = 60.0  # of work that is kept; less is done again sooner than it is written
+WORTH_SECONDS = 60.0  # least work worth saving; repeating shorter work is faster than writing it
 FACTS = "facts"  # the only key of a file's metadata
 _directory: contextvars.ContextVar[Path | None] = contextvars.ContextVar("unfinished", default=None)
 
 
 def fingerprint(device: torch.device, *parts: Any) -> str:
-    """Return a hash of all that decides the bits of unfinished work: the machine, its packages, and ``parts``.
+    """Return a hash of all facts that decide the bits of unfinished work: the machine, its packages, and ``parts``.
 
     ``parts`` are settings, code and inputs, as JSON can hold them.
     """
@@ -40,9 +40,9 @@ def fingerprint(device: torch.device, *parts: Any) -> str:
 
 @contextlib.contextmanager
 def kept(directory: Path) -> Iterator[None]:
-    """Keep the parts of a job in ``directory``, whose name is a hash of all that decides their bits.
+    """Keep a job's parts in ``directory``, whose name is a hash of all facts that decide their bits.
 
-    It is removed at the end, unless an error or a kill is the end.
+    The directory is removed at the end, except after an error or a kill.
     """
     done = directory.with_name(f"{directory.name}.done")
     shutil.rmtree(done, ignore_errors=True)  # left by a job that was killed while it removed the directory
@@ -52,17 +52,17 @@ def kept(directory: Path) -> Iterator[None]:
     finally:
         _directory.reset(token)
     if directory.exists():
-        os.replace(directory, done)  # a half-removed directory would be taken for unfinished work
+        os.replace(directory, done)  # a half-removed directory would look like unfinished work
         shutil.rmtree(done, ignore_errors=True)
 
 
 def worth(since: float) -> bool:
-    """Whether work done since ``since``, seconds of ``time.monotonic()``, took long enough to be kept."""
+    """Whether work since ``since``, seconds of ``time.monotonic()``, took long enough to be saved."""
     return _directory.get() is not None and time.monotonic() - since >= WORTH_SECONDS
 
 
 def save(name: str, tensors: Mapping[str, Tensor], **facts: Any) -> None:
-    """Keep a part instead of an earlier one of this name: tensors of any shape, and facts that JSON can hold."""
+    """Save a named part, replacing an older one: tensors of any shape, and facts that JSON can hold."""
     if not (directory := _directory.get()):
         return
     there = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -71,7 +71,7 @@ def save(name: str, tensors: Mapping[str, Tensor], **facts: Any) -> None:
 
 
 def load(name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return the tensors, on the CPU, and the facts of a part; None if it was not saved."""
+    """Return a part's tensors, on the CPU, and its facts; None if the part was not saved."""
     directory = _directory.get()
     if directory is None or not _file(directory, name).exists():
         return None

@@ -1,4 +1,4 @@
-"""Pinned inputs: download, verify, and say what to do when one is missing."""
+"""Pinned inputs: download and verify them, and tell the user how to supply a missing input."""
 
 import dataclasses
 import fnmatch
@@ -17,20 +17,20 @@ from flexround.settings.sources import Source
 
 log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
-FETCHERS: dict[str, Callable[[Source, Path], Path]] = {  # by what a location begins with
+FETCHERS: dict[str, Callable[[Source, Path], Path]] = {  # by the scheme of the location
     **dict.fromkeys(("http", "https", "file"), fetchers.over_http),
     **{"hub": fetchers.from_hub, "git": fetchers.from_git, "pypi": fetchers.from_pypi},
 }
-ANEW = ("git", "pypi")  # what broke off begins anew; the others go on in the next call
+ANEW = ("git", "pypi")  # their broken downloads restart from the beginning; the others resume in the next call
 
 
 def fetch(name: str, source: Source, directory: Path) -> str | None:
-    """Download a source unless it is there, verify it, and return its sha256 as ``verify`` does.
+    """Download a source unless it exists, verify it, and return its sha256 as ``verify`` does.
 
-    What lies in the project itself is copied each time, because a new version of the project may have another.
+    A source inside the project is copied each time, because a new version of the project may have changed it.
 
     Raises:
-        InputError: it can't be downloaded, or it isn't the pinned one.
+        InputError: the source can't be downloaded, or it isn't the pinned source.
     """
     wanted = _Wanted(name, source, directory / source.file)
     if source.inside:
@@ -43,38 +43,38 @@ def fetch(name: str, source: Source, directory: Path) -> str | None:
 
 
 def verify(name: str, source: Source, path: Path) -> str | None:
-    """Check a source, downloaded or put there by hand, and return its sha256, that of a directory as in ``digest``.
+    """Check a source, downloaded or supplied by hand, and return its sha256, for a directory as in ``digest``.
 
-    A hash that isn't pinned is recorded in ``FILE.sha256`` the first time and enforced from then on. A directory
-    without ``files``, such as ImageNet, is taken as it is: None. What a scale's own file names has the hash of today.
+    An unpinned hash is recorded in ``FILE.sha256`` the first time and enforced from then on. A directory without
+    ``files``, such as ImageNet, must only exist: None. A source that a scale's own file names has its present hash.
 
     Raises:
-        InputError: missing, or not the pinned one.
+        InputError: the source is missing, or it isn't the pinned source.
     """
     return _Wanted(name, source, path).verify()
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file, or of a directory: that of the lines ``SHA256  PATH`` in the order of the paths.
+    """Return a file's sha256, or for a directory the sha256 of the lines ``SHA256  PATH`` in the order of the paths.
 
-    Hidden files, where downloaders keep their notes, don't count. A shell computes it as docs/run-at-scale.md says.
+    Hidden files, which hold downloaders' metadata, don't count. docs/run-at-scale.md has the shell command for it.
     """
     return _digest({name: sha256(path / name) for name in _members(path)}) if path.is_dir() else sha256(path)
 
 
 def size(path: Path) -> int:
-    """Return the bytes of a file, or of the files of a directory without hidden ones."""
+    """Return the size in bytes of a file, or of a directory's files without hidden files."""
     return sum((path / name).stat().st_size for name in (_members(path) if path.is_dir() else [""]))
 
 
 def _digest(hashes: Mapping[str, str]) -> str:
-    """Return the sha256 of the lines ``SHA256  PATH``, given path -> sha256, in the order of their paths."""
+    """Return the sha256 of the lines ``SHA256  PATH`` in the order of the paths, given path -> sha256."""
     lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def files(directory: Path) -> list[Path]:
-    """Return all files of a directory, sorted; links to other directories are followed, as readers of data do."""
+    """Return all files of a directory, sorted; links to other directories are followed, as by readers of data."""
     found = []
     for place, inner, names in os.walk(directory, followlinks=True):
         here = Path(place)
@@ -84,19 +84,19 @@ def files(directory: Path) -> list[Path]:
 
 
 def _members(directory: Path) -> list[str]:
-    """Return the relative paths of the files of a directory, sorted, without what is hidden."""
+    """Return the relative paths of a directory's files, sorted, without hidden files."""
     names = (path.relative_to(directory) for path in files(directory))
     return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
 
 
 def _record(path: Path) -> Path:
-    """Return where the sha256 of an unpinned source is kept."""
+    """Return the file that records an unpinned source's sha256."""
     return path.with_name(f"{path.name}.sha256")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """A source and where it lies or will lie."""
+    """A source and its present or future path."""
 
     name: str
     source: Source
@@ -115,7 +115,7 @@ class _Wanted:
         return found
 
     def check(self, content: Path) -> str:
-        """Compare ``content``, which is or will become ``path``, with what is known; return its sha256."""
+        """Compare ``content``, which is or will become ``path``, with the known size and hashes; return its sha256."""
         given, found = self._packed(content) if self.source.packed else self._plain(content)
         if (size := self.source.bytes) is not None and given != size:
             raise self.error(f"it has {given} bytes instead of {size}")
@@ -132,7 +132,7 @@ class _Wanted:
         return size(content), digest(content)
 
     def _packed(self, content: Path) -> tuple[int, str]:
-        """Return the bytes of all files in a tar, and the sha256 that the directory of them would have."""
+        """Return the total bytes of a tar's files, and the sha256 that their directory would have."""
         given, hashes = 0, {}
         with tarfile.open(content, "r:") as tar:
             for member in tar:
@@ -142,7 +142,7 @@ class _Wanted:
         return given, _digest(hashes)
 
     def known_hashes(self) -> dict[str, str]:
-        """Return where a hash, or the beginning of one, is written down -> that hash."""
+        """Return the known hashes, or their first digits, by the place that records them."""
         known, record = {"params/sources.yaml": self.source.sha256 or ""}, _record(self.path)
         if self.source.revision.startswith(PREFIX):
             known["its revision"] = self.source.revision.removeprefix(PREFIX)
@@ -151,7 +151,7 @@ class _Wanted:
         return {origin: value for origin, value in known.items() if value}
 
     def link(self, place: Path) -> None:
-        """Link to the file or folder of the user's, wherever it lies now."""
+        """Link to the user's file or folder at its present place."""
         if not place.exists():
             raise InputError(f"source {self.name}: {place} is missing; correct `sources` in the scale's file")
         if self.path.is_symlink():
@@ -161,24 +161,24 @@ class _Wanted:
 
     @property
     def scheme(self) -> str:
-        """How its location begins; nothing where it is words about what to obtain."""
+        """The scheme of the source's location; ``""`` if the location only describes how to obtain the source."""
         scheme = self.source.location.partition(":")[0]
         return scheme if scheme in FETCHERS else ""
 
     @property
     def partial(self) -> Path:
-        """Where it lies until it is whole."""
+        """The source's path until it is complete."""
         return self.path.with_name(f".{self.path.name}.partial")
 
     def discard(self) -> None:
-        """Delete what is there, and what an earlier call left."""
+        """Delete the source, and the partial download of an earlier call."""
         for path in (self.path, self.partial):
             if path.is_dir():
                 shutil.rmtree(path)
             path.unlink(missing_ok=True)
 
     def download(self) -> None:
-        """Download it; ``path`` appears when it is whole and checked."""
+        """Download the source; ``path`` appears once the content is complete and checked."""
         if not self.scheme:
             raise self.error("it is missing and can't be downloaded freely")
         log.info("downloading %s from %s", self.name, self.source.location)
@@ -196,7 +196,7 @@ class _Wanted:
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def error(self, reason: str) -> InputError:
-        """Return the error that says what is wrong and what to put where."""
+        """Return an error that gives the reason and tells the user which file to put where."""
         source, path = self.source, self.path
         if place := source.inside:
             return InputError(
@@ -220,7 +220,7 @@ class _Wanted:
 
     @property
     def origin(self) -> str:
-        """Where a reader can get it."""
+        """The place where a reader can get the source."""
         source, address = self.source, self.source.location.partition(":")[2]
         if self.scheme == "hub":
             kind = "model" if source.kind == "checkpoint" else "data set"

@@ -1,1 +1,1 @@
-"""What the rules run: the job file, the workers, one entry point a rule."""
+"""The programs of the rules: job files, workers, and one entry point per rule."""

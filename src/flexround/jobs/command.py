@@ -1,4 +1,4 @@
-"""The command line of all jobs: have the worker do the job, or do it here. Imports nothing slow."""
+"""The command line of all jobs: the worker does the job, or else this process. Imports nothing slow."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ STAGES = {
     "ranking": "rank the roundings of a scale: in how many cells each one leads, shares the lead, or loses",
     "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
 }
-FILES = {  # of flexround.stages, where a stage has none of its own
+FILES = {  # modules of flexround.stages, for stages without their own module
     **dict.fromkeys(("fetch", "calibrate"), "data"),
     **dict.fromkeys(("gate", "select"), "evaluate"),
     **dict.fromkeys(("tabulate", "claims", "ranking", "summary"), "show"),
@@ -38,12 +38,12 @@ FILES = {  # of flexround.stages, where a stage has none of its own
 
 
 def target(stage: str) -> str:
-    """Return the function of a stage, ``package.module:name``; with a dot in its name it is a module of one's own."""
+    """Return a stage's function as ``package.module:name``; a name with a dot is the user's own module."""
     return f"{stage}:run" if "." in stage else f"flexround.stages.{FILES.get(stage, stage)}:{stage}"
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of all stages; everything else that they read is in the job file."""
+    """Return the command line of all stages; the job file holds all their other input."""
     arguments = argparse.ArgumentParser(
         prog="python -m flexround.jobs",
         description="Do one job of a run. The stages:",
@@ -65,13 +65,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> NoReturn:
-    """Do the job that the command line names, in a fork of the worker if there is one; exit with its code.
+    """Do the job that the command line names, in a fork of the worker if one is running; exit with the job's code.
 
-    The code is 0, 2 after a FlexRoundError, 128 + N after signal N, else 1.
+    The code is 0 for success, 2 after a FlexRoundError, 128 + N after signal N, else 1.
     """
     given = parser().parse_args()
     try:
-        clone.check(flexround.__spec__, Path())  # another python may be the first on the PATH
+        clone.check(flexround.__spec__, Path())  # the PATH may start with another python
         if not given.job.exists():
             raise InputError(f"{given.job}: missing; snakemake -n TARGET writes it, TARGET being what the job makes")
     except FlexRoundError as error:
@@ -82,8 +82,8 @@ def main() -> NoReturn:
 
 
 def do_here() -> int:
-    """Do the job of the command line in this process, write what it used, and return its exit code."""
-    from flexround.jobs import execution  # logging and what else a command without a job of its own can do without
+    """Do the command line's job in this process, write its time and memory, and return its exit code."""
+    from flexround.jobs import execution  # logging and other imports that the worker's clients don't need
 
     given, start = parser().parse_args(), time.monotonic()
     code = execution.run(target(given.stage), given)

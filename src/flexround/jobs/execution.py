@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def run(target: str, arguments: argparse.Namespace) -> int:
     """Call the stage ``target``, ``package.module:name``, and return the exit code.
 
-    A FlexRoundError is one line without a traceback. The first line of the log is the command that does it again.
+    A FlexRoundError is logged as one line, without a traceback. The log's first line is the command to repeat the job.
     """
     format = "%(asctime)s %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=format, datefmt="%H:%M:%S", force=True)
@@ -30,7 +30,7 @@ def run(target: str, arguments: argparse.Namespace) -> int:
     again = f"{MODULES}={shlex.quote(modules)} " if modules else ""
     log.info("%spython -m flexround.jobs %s", again, shlex.join(sys.argv[1:]))
     try:
-        # Last, so that a user's file never takes the place of a module that others import.
+        # The user's directories come last, so that their files never shadow modules that other code imports.
         sys.path += [os.path.abspath(directory) for directory in modules.split(os.pathsep) if directory]
         memory.keep_freed_memory()
         with hardware.enough(target.rpartition(":")[2], "a larger mem_mb (resources, needs) where it limits the job"):
@@ -40,7 +40,7 @@ def run(target: str, arguments: argparse.Namespace) -> int:
             with threads.held(arguments.threads):
                 stage = imports.load(target)
             if "torch" in sys.modules:
-                from flexround.machine import precision  # imports torch, which many stages do without
+                from flexround.machine import precision  # imports torch, which many stages don't need
 
                 with precision.without_denormals():
                     precision.repeated(lambda: stage(arguments))

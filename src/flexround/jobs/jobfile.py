@@ -1,9 +1,9 @@
-"""The job file: all that one run of a rule may know of the settings, resolved, as JSON. No torch here.
+"""The job file: all resolved settings that one run of a rule may read, as JSON. This module imports no torch.
 
-The Snakefile writes it. Its name is a digest of settings and code, and a parameter of the rule: so a changed setting
-reruns exactly the jobs whose resolved settings changed, whatever the times of files, and a file never changes while a
-run uses it. Explanations of the settings are in the file, not in the digest: editing them triggers no rerun. Paths in
-it are relative to the project.
+The Snakefile writes it. Its name is a digest of settings and code, and a parameter of the rule. So a changed setting
+reruns exactly the jobs whose resolved settings changed, whatever the file times, and no file changes while a run uses
+it. Explanations of the settings are in the file but not in the digest: editing them triggers no rerun. Paths in the
+file are relative to the project.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     Plan = Any  # no job depends on the code that planned it
 
-# The rooms of flexround that decide what a stage makes, beside its own file.
+# The parts of flexround that decide a stage's results, besides the stage's own file.
 COMMON = ("imports.py", "io", "machine", "metrics.py", "jobs/execution.py", "settings/schema.py")
 DATA = (*COMMON, "mini", "tasks", "models/tokenizer_files.py")
 NETWORK = (*DATA, "models")
@@ -40,7 +40,7 @@ ROOMS = {
 
 
 class Code(Strict):
-    """The code of a job as it was planned."""
+    """A job's code at the time of planning."""
 
     rooms: tuple[str, ...]
     modules: tuple[str, ...] = Field((), description="package.module:name that settings make the stage import")
@@ -49,14 +49,14 @@ class Code(Strict):
     sha256: str = Field("", description="of the whole files; where it is as planned, nothing is parsed")
 
     def found(self) -> dict[str, Path]:
-        """Return all files as they are now."""
+        """Return all files in their present state."""
         return code.files(self.rooms, self.modules, (ROOT / name for name in self.files))
 
     def check(self) -> None:
         """Compare the files with the plan.
 
         Raises:
-            InputError: one has changed, in more than comments, docstrings and layout.
+            InputError: a file has changed, in more than comments, docstrings and layout.
         """
         now = self.found()
         if code.sha256(now) != self.sha256 and code.digest(now) != self.digest:
@@ -64,7 +64,7 @@ class Code(Strict):
 
 
 class Job(Strict):
-    """What the job files of all rules have."""
+    """The common fields of all rules' job files."""
 
     explained: ClassVar[frozenset[str]] = frozenset()  # fields that change no result
     code: Code | None = Field(None, description="none: the job depends on no code")
@@ -77,13 +77,13 @@ class Job(Strict):
 
     @property
     def identity(self) -> str:
-        """A digest of all that decides the result: settings and code."""
+        """A digest of the settings and the code, which decide the result."""
         explanations = dict.fromkeys(self.explained, True) | {"code": {"sha256"}}
         return f"{derive(self.model_dump_json(exclude=explanations)):016x}"
 
 
 class NetworkJob(Job):
-    """What all jobs know that build a network of a task; ``names`` are those of scale, task and checkpoint."""
+    """The common fields of all jobs that build a task's network; ``names`` are of scale, task and checkpoint."""
 
     names: tuple[str, str, str]
     task: TaskSpec
@@ -91,24 +91,24 @@ class NetworkJob(Job):
 
 
 class MeasuredJob(NetworkJob):
-    """What evaluates a network."""
+    """A job that evaluates a network."""
 
     data: Path
 
 
 class Planned(NamedTuple):
-    """A job as it is planned; without ``code`` it depends on none."""
+    """A planned job; if ``code`` is None, the job depends on no code."""
 
     job: Job  # without its code
     reads: Iterable[str | Path] = ()  # the results that its rule reads
-    code: tuple[str, ...] | None = ()  # package.module:name of all code that settings make the stage import
-    files: tuple[str, ...] = ()  # of the project, that the job reads, too, and whose content counts as code does
+    code: tuple[str, ...] | None = ()  # package.module:name of all code that the stage imports because of settings
+    files: tuple[str, ...] = ()  # further files of the project that the job reads; their content counts like code
 
 
 def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
-    """Return what all jobs of a network know of it, without what changes no result.
+    """Return the network's fields for all its jobs, without settings that change no result.
 
-    ``evaluated`` keeps the type in which the network is evaluated.
+    With ``evaluated`` the type in which the network is evaluated is included.
     """
     irrelevant = {} if evaluated else {"evaluated": "float32"}
     return {
@@ -119,7 +119,7 @@ def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> 
 
 
 def network_code(plan: Plan, task: str, checkpoint: str) -> tuple[str, ...]:
-    """Return the code that the settings of a task and a checkpoint name."""
+    """Return the code that a task's and a checkpoint's settings name."""
     settings = plan.params.checkpoint(checkpoint)
     model = settings.model
     named = [model.factory, model.blocks, model.equalization, settings.loader, settings.key_map]

@@ -1,4 +1,4 @@
-"""Write the job files of a plan, and return what each rule reads, for the Snakefile. No torch here."""
+"""Write a plan's job files, and return each rule's inputs, for the Snakefile. This module imports no torch."""
 
 import contextlib
 import functools
@@ -21,21 +21,21 @@ from flexround.machine.seeding import derive
 from flexround.settings import layout
 from flexround.settings.plan import Plan
 
-DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
+DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # another version can change a number
 
-SHARED = "FLEXROUND_JOBS"  # environment variable: the file of share()
+SHARED = "FLEXROUND_JOBS"  # environment variable: path of the file that share() writes
 
 
 class Resolved(NamedTuple):
-    """A planned job."""
+    """A planned job with its job file."""
 
-    out: str  # the directory, or the first of the files, that it makes
-    file: str  # whose name is a digest of the job's settings and code
+    out: str  # the directory, or the first file, that the job writes
+    file: str  # the job file, whose name is a digest of the job's settings and code
     reads: list[str]  # the results that its rule reads
 
 
 def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
-    """Write the job file of a stage; ``arguments`` are those of the function that plans it, in ``flexround.jobs``."""
+    """Write a stage's job file; ``arguments`` are for the function in ``flexround.jobs`` that plans the stage."""
     planned: Planned = getattr(runs if hasattr(runs, stage) else tables, stage)(plan, *arguments)
     reached = None
     if planned.code is not None:
@@ -49,15 +49,15 @@ def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
 
 @functools.cache
 def planned_code(of: Code) -> Code:
-    """Return the code of a job with its digests as they are now."""
+    """Return a job's code with the present digests."""
     found = of.found()
     return of.model_copy(update={"digest": code.digest(found), "sha256": code.sha256(found)})
 
 
 def job_or_exit(plan: Plan, stage: str, *arguments: object) -> Resolved:
-    """Return the same for Snakemake; an error ends the program with its text.
+    """Return the result of :func:`job` for Snakemake; an error ends the program with its text.
 
-    Snakemake takes an error of an input function for a missing rule, and an output that is there for up to date.
+    Snakemake would treat an error of an input function as a missing rule, and an existing output as up to date.
     """
     try:
         return job(plan, stage, *arguments)
@@ -68,34 +68,34 @@ def job_or_exit(plan: Plan, stage: str, *arguments: object) -> Resolved:
 
 
 def share(files: dict[str, str]) -> None:
-    """Let the processes of a cluster's jobs know the job files of this run: settings may be edited meanwhile."""
+    """Pass this run's job files to the processes of cluster jobs, because settings may be edited meanwhile."""
     text = json.dumps(files)
     os.environ[SHARED] = _updated(Path(layout.JOBS) / f"{derive(text):016x}.json", text)
 
 
 def shared() -> dict[str, str]:
-    """Return the job files of the run that this process belongs to, as far as it can read them."""
+    """Return the job files of this process's run, or nothing if their list can't be found."""
     path = Path(os.environ.get(SHARED, ""))
     return artifacts.read_json(path) if path.is_file() else {}
 
 
 def _updated(path: Path, text: str) -> str:
-    """Write a file unless it has this content; return its path."""
+    """Write a file unless its content is already ``text``; return its path."""
     if not path.exists() or path.read_text() != text:
         artifacts.write_text(path, text)
     return str(path)
 
 
 def report() -> str:
-    """Return a digest of the code that makes the report."""
+    """Return a digest of the report's code."""
     return code.digest(code.files((*COMMON, "results", "tools/report.py")))
 
 
 def upgraded(results: Path) -> list[str]:
-    """Return a line for each version of a package that results of a scale were made with and that is not installed."""
+    """Return a line for each package version that produced results of a scale but is no longer installed."""
     made: Counter[tuple[str, str]] = Counter()
     for path in (*results.glob("evaluated/**/metrics.json"), *results.glob("quantized/**/record.json")):
-        with contextlib.suppress(InputError, KeyError, TypeError):  # its readers say that a file is damaged
+        with contextlib.suppress(InputError, KeyError, TypeError):  # the readers of a damaged file report it
             packages = artifacts.read_json(path)["environment"]["packages"]
             made.update((name, packages[name]) for name in DECISIVE if packages[name] != metadata.version(name))
     return [

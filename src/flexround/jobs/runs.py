@@ -1,4 +1,4 @@
-"""The jobs of networks, from sources to evaluations: the data of each, and a function named as its stage to plan it."""
+"""The jobs of networks, from sources to evaluations: fields of each job, and a planning function named as its stage."""
 
 import dataclasses
 import hashlib
@@ -39,7 +39,7 @@ def fetch(plan: Plan, name: str) -> Planned:
 
 
 def _stamp(place: Path) -> str:
-    """Return what changes when a file, or one in a folder, is edited, added or removed; nothing is read."""
+    """Return a hash that changes when a file of ``place`` is edited, added or removed; no file is read."""
     found = [place] if place.is_file() else sources.files(place)
     facts = ((path.relative_to(place).as_posix(), path.stat()) for path in found)
     text = "".join(f"{name} {found.st_size} {found.st_mtime_ns}\n" for name, found in facts)
@@ -59,7 +59,7 @@ class DataJob(Job):
 
 
 def data(plan: Plan, task: str) -> Planned:
-    """Plan the data of a task."""
+    """Plan a task's data."""
     settings = plan.scale.tasks[task]
     job = DataJob(
         name=task,
@@ -72,7 +72,7 @@ def data(plan: Plan, task: str) -> Planned:
 
 
 class FinetuneJob(NetworkJob):
-    """Make a full-precision network: import it, train it, or both."""
+    """Create a full-precision network by import, training, or both."""
 
     explained = frozenset({"origins"})
     train: dict[str, Any] | None = Field(description="settings that the task reads; none: the weights as they come")
@@ -85,7 +85,7 @@ class FinetuneJob(NetworkJob):
 
 
 def finetune(plan: Plan, task: str, checkpoint: str) -> Planned:
-    """Plan the network of a task and a checkpoint."""
+    """Plan the full-precision network of a task and a checkpoint."""
     settings, made_from = plan.params.checkpoint(checkpoint), plan.origins(task, checkpoint)
     job = FinetuneJob(
         **network(plan, task, checkpoint),
@@ -108,7 +108,7 @@ class GateJob(MeasuredJob):
 
 
 def gate(plan: Plan, task: str, checkpoint: str) -> Planned:
-    """Plan the gate of a network; on purpose without the code, so that no edit throws networks away."""
+    """Plan a network's gate, on purpose without the code, so that no edit invalidates networks."""
     scale, rule = plan.scale.name, plan.params.gate(task, checkpoint)
     facts = network(plan, task, checkpoint, evaluated=True)
     facts["task"] = facts["task"].model_copy(update={"options": facts["task"].options | rule.options})
@@ -133,7 +133,7 @@ class CalibrateJob(Job):
 
 
 def calibrate(plan: Plan, task: str, samples: int, seed: int) -> Planned:
-    """Plan the samples of a task and a seed."""
+    """Plan the calibration samples of a task and a seed."""
     scale, settings = plan.scale.name, plan.scale.tasks[task]
     data, out = layout.data_dir(scale, task), layout.calibration_dir(scale, task, samples, seed)
     job = CalibrateJob(name=task, task=settings, samples=samples, seed=seed, data=data, out=out)
@@ -154,7 +154,7 @@ class ReconstructJob(NetworkJob):
 
 
 def reconstruct(plan: Plan, run: Run) -> Planned:
-    """Plan the reconstruction of a run."""
+    """Plan a run's reconstruction."""
     plan.params.check_fit(run)
     recipe, (hyper, origins) = plan.params.recipe(run.recipe), plan.hyper(run)
     rounding = plan.params.rounding_target(recipe.rounding or "")
@@ -181,7 +181,7 @@ class SelectJob(MeasuredJob):
 
 
 def select(plan: Plan, run: Run) -> Planned:
-    """Plan the choice among the networks of a run."""
+    """Plan the choice among a run's networks."""
     plan.params.check_fit(run)
     names = plan.params.recipe(run.recipe).select
     job = SelectJob(
@@ -203,7 +203,7 @@ class EvaluateJob(MeasuredJob):
 
 
 def evaluate(plan: Plan, run: Run) -> Planned:
-    """Plan the evaluation of a run; files of its task count as code."""
+    """Plan a run's evaluation; the files of its task count as code."""
     job = EvaluateJob(
         **network(plan, run.task, run.checkpoint, evaluated=True),
         run=run,

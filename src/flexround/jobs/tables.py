@@ -1,4 +1,4 @@
-"""The jobs that show results: what each may read, and a function of its stage's name to plan it."""
+"""The jobs that show results: fields of each job, and a planning function named as its stage."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ RESULTS = Path("results")
 
 
 class ShowingJob(Job):
-    """What a job knows that compares the evaluated runs of tables with the published numbers."""
+    """The fields of a job that compares the evaluated runs of tables with the published numbers."""
 
     scale: ScaleFacts
     seeds: dict[str, Count] = Field(description="of a complete quantized cell, by task")
@@ -34,12 +34,12 @@ class ShowingJob(Job):
 
     @property
     def scope(self) -> Scope:
-        """The evaluated runs that the cells of the tables are collected from."""
+        """The evaluated runs from which the tables' cells are collected."""
         return Scope(self.scale.name, self.recipes, self.seeds, RESULTS, self.selected)
 
 
 def showing(plan: Plan, tables: Sequence[Table]) -> dict[str, Any]:
-    """Return the fields of a :class:`ShowingJob` of tables."""
+    """Return the fields of a :class:`ShowingJob` for tables."""
     printed = paper_numbers.load() if plan.scale.shows.published else {}
     wanted = {table.number for table in tables}
     return {
@@ -52,19 +52,19 @@ def showing(plan: Plan, tables: Sequence[Table]) -> dict[str, Any]:
 
 
 def evaluated(runs: Iterable[Run]) -> list[str]:
-    """Return the evaluations that something is made of, each once."""
+    """Return the files of the runs' evaluations, each once."""
     return list(dict.fromkeys(file for run in runs for file in layout.evaluated_files(run)))
 
 
 class TabulateJob(ShowingJob):
-    """Make one table."""
+    """Write one table."""
 
     table: Table
     settings: tuple[float, ...] = Field(description="cells of a table of settings")
 
 
 def tabulate(plan: Plan, number: int) -> Planned:
-    """Plan a table, of its runs or of settings; SettingsError if a task gives no metric of a cell."""
+    """Plan a table, from its runs or from settings; SettingsError if a task lacks the metric of a cell."""
     table = plan.params.tables[number]
     for task, metric in dict.fromkeys((cell.task, metric) for cell in table.cells() for metric in cell.metrics):
         plan.params.check_metric(table.file, task, metric)
@@ -75,10 +75,10 @@ def tabulate(plan: Plan, number: int) -> Planned:
 
 
 def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:
-    """Return what the pipeline uses for each cell of a settings table, in the order of ``table.settings``.
+    """Return the pipeline's value for each cell of a settings table, in the order of ``table.settings``.
 
     Raises:
-        SettingsError: the scale lacks a task or checkpoint, or those that share a cell differ.
+        SettingsError: the scale lacks a task or checkpoint, or the tasks and checkpoints of a cell differ.
     """
     shared = []
     for setting in table.settings:
@@ -109,14 +109,14 @@ class SummaryJob(Job):
 
 
 def summary(plan: Plan) -> Planned:
-    """Plan the summary of all tables that the scale can make."""
+    """Plan the summary of all complete tables of the scale."""
     out = f"results/{plan.scale.name}"
     tables = [f"{out}/{plan.params.tables[number].name}.csv" for number in plan.complete_tables()]
     return Planned(SummaryJob(tables=tables, out=f"{out}/metrics.json"), tables)
 
 
 class Shift(Strict):
-    """One weight whose grid shifts are drawn, and where its networks lie."""
+    """One weight whose grid shifts are drawn, and the directories of its networks."""
 
     panel: Panel
     task: TaskSpec
@@ -139,7 +139,7 @@ class FigureJob(ShowingJob):
 
 
 def figure(plan: Plan, number: int) -> Planned:
-    """Plan a figure of its networks or of its evaluations."""
+    """Plan a figure from its networks or from its evaluations."""
     spec = plan.params.figures[number]
     shifts = [_shift(plan, panel) for panel in spec.panels] if isinstance(spec, GridShifts) else []
     histograms = isinstance(spec, GridShifts) and spec.histograms
@@ -192,7 +192,7 @@ class ClaimsJob(ShowingJob):
 
 
 def claims(plan: Plan) -> Planned:
-    """Plan the judgement of all claims by all complete tables and figure 7."""
+    """Plan the judgement of all claims from all complete tables and figure 7."""
     tables = tuple(table for table in plan.params.tables.values() if table.groups)
     figure, complete = plan.params.figures.sample_size.number, plan.complete_tables()
     left_out = [table.place for table in tables if table.number not in complete]
@@ -214,7 +214,7 @@ def claims(plan: Plan) -> Planned:
 
 
 def budgets(plan: Plan) -> dict[str, int]:
-    """Return a block's iterations in each run that claims may compare; what is chosen has its candidates' sum."""
+    """Return a block's iterations in each run that claims may compare; a choice has the sum of its candidates."""
     runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
     runs += [run for number in plan.complete_figures() for run in plan.figure_runs(number)]
     quantized = (run for run in runs if plan.params.recipe(run.recipe).quantized)
@@ -222,7 +222,7 @@ def budgets(plan: Plan) -> dict[str, int]:
 
 
 def _iterations(plan: Plan, run: Run) -> int:
-    """Return the iterations of a block for the weights, of all recipes that a run is the best of."""
+    """Return a block's iterations for the weights, summed over the recipes among which the run chooses."""
     tried = plan.params.recipe(run.recipe).select or (run.recipe,)
     return sum(plan.hyper(dataclasses.replace(run, recipe=recipe))[0].iters for recipe in tried)
 
@@ -235,7 +235,7 @@ class RankingJob(ShowingJob):
 
 
 def ranking(plan: Plan) -> Planned:
-    """Plan the ranking by all complete tables of the scale."""
+    """Plan the ranking from all complete tables of the scale."""
     numbers = [number for number in plan.complete_tables() if plan.params.tables[number].groups]
     tables = tuple(plan.params.tables[number] for number in numbers)
     runs = [run for number in numbers for run in plan.table_runs(number)]
@@ -244,10 +244,10 @@ def ranking(plan: Plan) -> Planned:
 
 
 def entrants(plan: Plan, runs: list[Run]) -> dict[str, tuple[str, str, str]]:
-    """Return what each quantized run takes part as, by ``budget_key``; the best of several recipes takes no part.
+    """Return each quantized run's method, setting and place in the ranking, by ``budget_key``; choices take no part.
 
-    Of two recipes of one method in a cell, the later one in ``params/recipes.yaml``, which a user's own follow, is a
-    method with its recipe's name.
+    If two recipes of a cell have the same method, the later one becomes a method with the recipe's name. The order is
+    that of ``params/recipes.yaml``, then of the user's own recipes.
     """
     found: dict[str, tuple[str, str, str]] = {}
     order = list(plan.params.recipes.recipes)

@@ -1,7 +1,7 @@
-"""The worker: a process that imports third-party packages once and forks the jobs of a run. Linux only.
+"""The worker: a process that imports third-party packages once and forks a process for each job. Linux only.
 
-A job's command passes its three standard streams, then a line of JSON: arguments, module path, directory, environment.
-Later it passes signals, a byte each. The fork imports the project's code, does the job and answers with its exit code.
+A job's command sends its three standard streams, then a line of JSON: arguments, module path, directory, environment.
+Later it sends signals, one byte each. The fork imports the project's code, does the job and replies with its exit code.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ PRELOADED = (
     *("lm_eval.tasks", "lm_eval.models.huggingface", "lm_eval.evaluator"),
     *("matplotlib.backends.backend_agg", "matplotlib.figure"),
 )
-# No import may start a thread, which a fork would lose: not those of linear algebra, nor that of Arrow's allocator.
+# No import may start a thread, which a fork would lose: neither linear algebra nor Arrow's allocator.
 NO_THREADS = {**dict.fromkeys(POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = """killed: out of memory? run fewer jobs at once (--cores, --resources mem_mb=), or give the job a larger
@@ -39,7 +39,7 @@ mem_mb (resources, needs) where that limits it; what is finished is kept: run th
 
 
 def start(modules: list[str] | tuple[str, ...] = PRELOADED) -> None:
-    """Start a worker that ends with this process, and name its socket in the environment for the jobs."""
+    """Start a worker that ends with this process, and export the path of its socket to the jobs."""
     if SOCKET in os.environ or sys.platform != "linux":
         return
     os.environ[SOCKET] = path = f"{tempfile.mkdtemp(prefix='flexround-')}/socket"
@@ -49,7 +49,7 @@ def start(modules: list[str] | tuple[str, ...] = PRELOADED) -> None:
 
 
 def hand_over() -> int | None:
-    """Have the worker do the job of this process; return the exit code, or None without a worker."""
+    """Have the worker do this process's job; return the exit code, or None without a worker."""
     answer, sent = "", list[int]()
 
     def forward(number: int, _: object) -> None:
@@ -60,7 +60,7 @@ def hand_over() -> int | None:
     with socket.socket(socket.AF_UNIX) as worker:
         try:
             worker.connect(os.environ.get(SOCKET, "0"))
-        except OSError:  # the first jobs of a run begin while it still imports
+        except OSError:  # a run's first jobs start while the worker is still importing
             return None
         socket.send_fds(worker, [b"\0"], [0, 1, 2])
         worker.sendall(json.dumps([sys.argv, sys.path, os.getcwd(), dict(os.environ)]).encode() + b"\n")
@@ -75,10 +75,10 @@ def hand_over() -> int | None:
 
 
 class _Job(socketserver.StreamRequestHandler):
-    """A fork of the worker: becomes the command that asks, and does its job."""
+    """A fork of the worker that takes over the client command's environment and does its job."""
 
     def handle(self) -> None:
-        """Do the job; the fork ends afterwards."""
+        """Do the job; then the fork ends."""
         _, streams, _, _ = socket.recv_fds(self.request, 1, 3)
         sys.argv[:], sys.path[:], directory, environment = json.loads(self.rfile.readline())
         for target, stream in enumerate(streams):
@@ -94,14 +94,14 @@ class _Job(socketserver.StreamRequestHandler):
         self.wfile.write(f"{code}\n".encode())
 
     def _pass_signals_on(self) -> None:
-        """Give this fork and its children the command's signals, and end them when the command ends."""
+        """Pass the command's signals to this fork and its children, and kill them when the command ends."""
         while number := self.request.recv(1):
             os.killpg(0, number[0])
         os.killpg(0, signal.SIGKILL)
 
 
 class _Worker(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
-    """Forks a process for each command, as long as the process that started the worker lives."""
+    """A server that forks a process for each command, as long as the worker's starter lives."""
 
     max_children = sys.maxsize
     starter = os.getppid()
@@ -113,13 +113,13 @@ class _Worker(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 
 
 def main() -> None:
-    """Import, then listen."""
+    """Import the modules, then listen."""
     path, *modules = sys.argv[1:]
     try:
         for name in modules:
-            with contextlib.suppress(Exception):  # a job that needs it says so
+            with contextlib.suppress(Exception):  # a job that needs the module reports the error
                 importlib.import_module(name)
-        gc.freeze()  # a fork's searches for cycles leave alone, and unshared, what is here
+        gc.freeze()  # a fork's garbage collection doesn't touch present objects, so their memory stays shared
         _Worker(path, _Job).serve_forever(poll_interval=1)
     finally:
         shutil.rmtree(Path(path).parent, ignore_errors=True)

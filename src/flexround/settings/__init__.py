@@ -1,1 +1,1 @@
-"""Everything the user can set: YAML in ``params/``, validated before anything is computed."""
+"""All user settings: YAML in ``params/``, validated before any computation."""

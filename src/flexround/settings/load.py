@@ -1,4 +1,4 @@
-"""Read and validate ``params/``. No torch here: the Snakefile imports this."""
+"""Read and validate ``params/``. This module imports no torch, because the Snakefile imports it."""
 
 import os
 import sys
@@ -14,16 +14,16 @@ from flexround.settings.sources import Sources, placed
 from flexround.settings.tables import Budgets, FigureSpecs, Table
 from flexround.settings.validation import given, load, noted, read_yaml
 
-RULES = ("hyper", "train", "gates", "trials", "needs")  # of a scale
+RULES = ("hyper", "train", "gates", "trials", "needs")  # keys of a scale that hold rules
 
 
 def is_path(scale: str) -> bool:
-    """Whether a scale is given as the path of a YAML file, not by its name."""
+    """Whether ``scale`` is the path of a YAML file, not a name."""
     return scale.endswith((".yaml", ".yml"))
 
 
 def import_beside(file: Path) -> None:
-    """Let this process, and the jobs that it starts, import the modules that lie beside a file of the user's."""
+    """Let this process and its jobs import the modules in the directory of a user's file."""
     directory = str(file.resolve().parent)
     if directory not in sys.path:
         sys.path.append(directory)
@@ -31,7 +31,7 @@ def import_beside(file: Path) -> None:
 
 
 def scale_path(name: str) -> Path:
-    """Return the file of a scale, given its name or a path to a YAML file.
+    """Return a scale's file, given its name or the path of a YAML file.
 
     Raises:
         SettingsError: no such scale.
@@ -45,13 +45,13 @@ def scale_path(name: str) -> Path:
 
 
 def load_scale(path: Path) -> Scale:
-    """Read a scale, and lay it over the scale that it ``extends``, if it does.
+    """Read a scale, and merge it into the base scale that it ``extends``, if any.
 
-    Mappings are joined key by key, a key given as null is left out, and rules follow those of the other scale, so that
-    they win. Its claims are about its tables: other tables have none of them.
+    Mappings are merged key by key, and a null value removes its key. The scale's rules follow the base scale's rules
+    and so take precedence. A scale with other tables than its base inherits no claims.
 
     Raises:
-        SettingsError: all errors of the first wrong file; rules are counted in it.
+        SettingsError: all errors of the first wrong file; rule numbers count within this file.
     """
     content = read_yaml(path)
     if not isinstance(content, dict) or "extends" not in content:
@@ -64,7 +64,7 @@ def load_scale(path: Path) -> Scale:
 
 
 def _inherited(base: Scale, shows: Any) -> dict[str, Any]:
-    """Return the keys of a scale for another that ``shows`` something else."""
+    """Return the keys that a scale inherits from ``base``, given its own ``shows``."""
     kept = base.model_dump(mode="json", exclude_unset=True, exclude=set(RULES))
     if isinstance(shows, dict) and shows.get("tables", base.shows.tables) != base.shows.tables:
         kept["shows"] = kept.get("shows", {}) | {"claims": None}
@@ -72,7 +72,7 @@ def _inherited(base: Scale, shows: Any) -> dict[str, Any]:
 
 
 def laid_over(base: Any, change: Any) -> Any:
-    """Return ``base`` with ``change`` over it."""
+    """Return ``base`` updated by ``change``, recursively."""
     if isinstance(base, dict) and isinstance(change, dict):
         joined = {key: laid_over(base.get(key), value) for key, value in change.items() if value is not None}
         return {key: value for key, value in base.items() if key not in change} | joined
@@ -80,7 +80,7 @@ def laid_over(base: Any, change: Any) -> Any:
 
 
 def _check_name(name: str, path: Path) -> None:
-    """Check that the results of a scale have a directory of their own: two files can't have one name."""
+    """Check that a scale's results have their own directory: no two files may share a name."""
     home = (PARAMS / "scales").resolve()
     known = path.resolve().parent == home or (home / f"{name}.yaml").exists()
     if f"results/{name}" in (SOURCES, REFERENCE) or (known and path.resolve() != home / f"{name}.yaml"):
@@ -89,10 +89,10 @@ def _check_name(name: str, path: Path) -> None:
 
 
 def load_params(scale: str) -> Params:
-    """Read and validate everything that a scale needs; ``flexround check`` finds mistakes across files.
+    """Read and validate all settings of a scale; ``flexround check`` finds mistakes across files.
 
     Args:
-        scale: name of a file in ``params/scales/``, or path of a YAML file; the code that it names may lie beside it.
+        scale: name of a file in ``params/scales/``, or path of a YAML file; its own code may be in its directory.
 
     Raises:
         SettingsError: all errors of the first wrong file.
@@ -126,7 +126,7 @@ def _tables(scale: Scale) -> list[Table]:
 
 
 def _own_tables(scale: Scale, path: Path, errors: list[str]) -> list[Table]:
-    """Return the tables that a scale's file describes; the place in the list is a part of the name."""
+    """Return the tables that a scale's file describes; a table's position in the list is part of its name."""
     series, found = scale.shows.tables, list[Table]()
     if scale.shows.published or [*(PARAMS / "tables").glob(f"{series}[0-9]*.yaml")]:
         way = "name them by letters that no file in params/tables begins with, without published numbers"
@@ -139,7 +139,7 @@ def _own_tables(scale: Scale, path: Path, errors: list[str]) -> list[Table]:
 
 
 def _of_budgets(recipes: dict[str, Recipe], figures: FigureSpecs) -> dict[str, Recipe]:
-    """Return a recipe for each method and number of iterations of the figures of budgets; rules give its rate."""
+    """Return a recipe per method and iteration count of the budget figures; rules set its learning rate."""
     found = {}
     for figure in (figure for figure in figures.figures if isinstance(figure, Budgets)):
         for name in dict.fromkeys(name for panel in figure.panels for name in panel.recipes.values()):

@@ -1,9 +1,8 @@
-"""The settings classes of a task: what a scale may set of its data and of its training. No torch here.
+"""The settings classes of a task, for its data and its training. This module imports no torch.
 
-The family of a task declares them in ``options.py`` beside the module of the task: its dictionary ``TASKS`` holds the
-settings of each class by name, so that planning imports no task. A task that no such file names, such as one of the
-user's in a single file, is imported. It has them as class attributes ``Options`` and, if it can be trained,
-``Training``.
+A task family declares them in ``options.py`` beside the task's module: the dictionary ``TASKS`` maps class names to
+settings, so that planning imports no task. If no such file names a task, e.g. a user's task in a single file, the task
+is imported. Its settings classes are then its class attributes ``Options`` and, if it can be trained, ``Training``.
 """
 
 import contextlib
@@ -17,10 +16,10 @@ from flexround.settings.schema import Strict
 
 
 class TaskSettings(NamedTuple):
-    """What checks a task's ``options`` and what the ``train`` rules give it; None if it checks the latter itself.
+    """The classes that check a task's ``options`` and its ``train`` settings; None if the task checks the latter.
 
-    ``metrics`` returns the names that the task gives with its options; None if only the evaluation tells. ``heldout``
-    says whether the task can hold out training data.
+    ``metrics`` returns the metric names of a task with given options; None if only the evaluation knows them.
+    ``heldout`` tells whether the task can hold out training data.
     """
 
     options: type[Strict]
@@ -30,7 +29,7 @@ class TaskSettings(NamedTuple):
 
 
 def of(task: str) -> TaskSettings:
-    """Return the settings classes of a task, ``package.module:Class``.
+    """Return the settings classes of a task given as ``package.module:Class``.
 
     Raises:
         SettingsError: no such module or class, or a class without ``Options``.
@@ -38,7 +37,7 @@ def of(task: str) -> TaskSettings:
     module, _, name = task.partition(":")
     beside = f"{module.rpartition('.')[0]}.options"
     if "." in module:
-        with contextlib.suppress(ModuleNotFoundError):  # then the task is imported, or named as missing
+        with contextlib.suppress(ModuleNotFoundError):  # then the task is imported, or reported as missing
             declared = getattr(importlib.import_module(beside), "TASKS", {})
             if name in declared:
                 return declared[name]

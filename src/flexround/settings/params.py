@@ -1,4 +1,4 @@
-"""The validated settings of a scale, and what its rules give each network and run. No torch here."""
+"""The validated settings of a scale, resolved by its rules for each network and run. Imports no torch."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ from flexround.settings.sources import Source
 from flexround.settings.tables import Budgets, ByBits, Figure, FigureSpecs, GridShifts, Table
 from flexround.settings.validation import given, load, validate
 
-R = TypeVar("R", bound=Any)  # any rule of schema.py that has `when`
+R = TypeVar("R", bound=Any)  # any rule of schema.py with `when`
 DEFAULT = "the default of its field in class Hyper"  # source of a value that no rule sets
 
 
@@ -38,7 +38,7 @@ class Params(NamedTuple):
     sources: dict[str, Source]
     tables: dict[int, Table]
     figures: FigureSpecs
-    like: Mapping[str, tuple[str, tuple[HyperRule, ...]]] = {}  # recipe -> the one whose rules it has, and more
+    like: Mapping[str, tuple[str, tuple[HyperRule, ...]]] = {}  # recipe -> the recipe whose rules apply, further rules
 
     def recipe(self, name: str) -> Recipe:
         """Return a recipe by name."""
@@ -49,10 +49,10 @@ class Params(NamedTuple):
         return look_up(f"scale {self.scale.name}: checkpoint", self.scale.checkpoints, name)
 
     def train(self, task: str, checkpoint: str) -> dict[str, Any] | None:
-        """Return the fine-tuning settings of a pair, or None if its weights are used as they come.
+        """Return the fine-tuning settings of a task and a checkpoint, or None if the weights are used unchanged.
 
         Raises:
-            SettingsError: an unknown key, a wrong value or a missing one, unless the task itself checks them.
+            SettingsError: an unknown key, a wrong or missing value, unless the task itself checks its settings.
         """
         fitting = matching(self.scale.train, task=task, checkpoint=checkpoint)
         if not fitting:
@@ -63,7 +63,7 @@ class Params(NamedTuple):
         return settings
 
     def gate(self, task: str, checkpoint: str) -> GateRule:
-        """Return what a pair must show in full precision before it is quantized, and with which options."""
+        """Return the bounds that a full-precision network must meet before it is quantized, and their task options."""
         fitting = matching(self.scale.gates, task=task, checkpoint=checkpoint)
         if not fitting:
             raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
@@ -72,7 +72,7 @@ class Params(NamedTuple):
         return rule
 
     def check_metric(self, where: str, task: str, name: str, changed: dict[str, Any] | None = None) -> None:
-        """Refuse a metric that a task with some changed options doesn't give, as far as its family declares them."""
+        """Refuse a metric that a task with ``changed`` options doesn't report, if its family declares its metrics."""
         spec = self.scale.tasks[task]
         family = options.of(spec.module)
         checked = validate(family.options, spec.options | (changed or {}), where)
@@ -82,10 +82,10 @@ class Params(NamedTuple):
             raise SettingsError(f"{where}: task {task} gives no metric {suggest(name, known)}")
 
     def check_fit(self, run: Run) -> None:
-        """Refuse a choice without held-out data, and surgery that a network doesn't offer.
+        """Refuse a choice without held-out data, and surgery that the network doesn't support.
 
         Raises:
-            SettingsError: the recipe of the run can't be made for its task or checkpoint.
+            SettingsError: the run's recipe doesn't fit its task or checkpoint.
         """
         recipe, spec, checkpoint = self.recipe(run.recipe), self.scale.tasks[run.task], self.checkpoint(run.checkpoint)
         family = options.of(spec.module)
@@ -101,11 +101,11 @@ class Params(NamedTuple):
             raise SettingsError(f"{run}: preprocess: {steps[0]} needs model.equalization of the checkpoint; set it")
 
     def seeds(self, task: str) -> int:
-        """Return the trials of a quantized run of a task."""
+        """Return the number of trials of a task's quantized runs."""
         return [self.scale.seeds, *(rule.seeds for rule in matching(self.scale.trials, task=task))][-1]
 
     def resources(self, stage: Stage, task: str | None = None, checkpoint: str | None = None) -> Resources:
-        """Return what a job of a stage asks of the machine; what it is of narrows the rules that can fit."""
+        """Return the resources that a stage's job requests; its task and checkpoint decide which rules match."""
         rules = matching(self.scale.needs, stage=stage, task=task, checkpoint=checkpoint)
         changes: dict[str, int] = {name: value for rule in rules for name, value in rule.set.items()}
         return self.scale.resources[stage].model_copy(update=changes)
@@ -119,7 +119,7 @@ class Params(NamedTuple):
         return [run for run in dict.fromkeys(found) if run[0] in scale.tasks and run[1] in scale.checkpoints]
 
     def figure(self, figure: Figure) -> list[tuple[str, str, str]]:
-        """Return every (task, checkpoint, recipe) of a figure, whether the scale has them or not."""
+        """Return every (task, checkpoint, recipe) of a figure, even if the scale lacks some."""
         if isinstance(figure, GridShifts):
             return [(panel.task, panel.checkpoint, panel.recipe) for panel in figure.panels]
         if isinstance(figure, ByBits):
@@ -136,7 +136,7 @@ class Params(NamedTuple):
         return list(dict.fromkeys((task, checkpoint) for task, checkpoint, _ in self.shown()))
 
     def rounding_target(self, name: str) -> str:
-        """Return ``package.module:Class`` of a rounding given by name or by such a path."""
+        """Return a rounding's ``package.module:Class``, given its name or this path."""
         if ":" in name:
             return name
         if name not in self.recipes.roundings:
@@ -145,13 +145,13 @@ class Params(NamedTuple):
 
 
 def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
-    """Resolve the hyper-parameters of a quantized run.
+    """Resolve a quantized run's hyper-parameters.
 
     Returns:
-        The validated settings, and for each key the source that set it.
+        The validated settings, and each key's source.
 
     Raises:
-        SettingsError: an unknown key, a wrong value or a missing one.
+        SettingsError: an unknown key, a wrong or missing value.
     """
     recipe, (like, later) = params.recipe(run.recipe), params.like.get(run.recipe, (run.recipe, ()))
     facts = vars(run) | dict(recipe) | {"module": params.scale.tasks[run.task].module}
@@ -168,10 +168,10 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
 
 
 def refuse_unweighted(values: Hyper, sources: Mapping[str, str], name: str) -> None:
-    """Refuse that the rounding ``name``, whose class has a regularizer, leaves it out, unless a setting asks for that.
+    """Refuse a zero ``reg_weight`` for the rounding ``name``, whose class has a regularizer, unless set on purpose.
 
     Raises:
-        SettingsError: ``reg_weight`` is 0, from the rules that hold at every scale.
+        SettingsError: ``reg_weight`` is 0 because of the rules that hold at every scale.
     """
     by_default = {rule.source for rule in load(Defaults, PARAMS / "defaults.yaml").hyper}
     if values.iters and not values.reg_weight and sources["reg_weight"] in by_default:
@@ -182,9 +182,9 @@ def refuse_unweighted(values: Hyper, sources: Mapping[str, str], name: str) -> N
 
 
 def matching(rules: Iterable[R], **fields: object) -> list[R]:
-    """Return the rules whose patterns are all about given fields and fit them; they may hold * as in file names.
+    """Return the rules whose patterns all match the given fields; patterns may contain * as in file names.
 
-    Nothing fits a field that is None: ``a_bits: "*"`` is about runs with quantized activations.
+    No pattern matches a field that is None: ``a_bits: "*"`` means runs with quantized activations.
     """
     known = {key: str(value) for key, value in fields.items() if value is not None}
     return [

@@ -1,4 +1,4 @@
-"""Which runs a table or figure needs, and all that they are made from. No torch here: the Snakefile asks."""
+"""The runs behind each table and figure, and all their inputs. Imports no torch, because the Snakefile imports it."""
 
 import dataclasses
 import functools
@@ -19,26 +19,26 @@ from flexround.settings.validation import validate
 
 
 class Output(NamedTuple):
-    """A directory or a gate's file."""
+    """The output of one step: a directory, or a gate's file."""
 
     step: str  # data, finetune, gate, calibrate, reconstruct, choice or evaluate
-    run: Run  # that it is of; a checkpoint's has full precision
+    run: Run  # the run that it belongs to; a checkpoint's run has full precision
     place: str
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Its task and checkpoint."""
+        """The output's task and checkpoint."""
         return self.run.task, self.run.checkpoint
 
     @property
     def done(self) -> bool:
-        """Whether it lies there, seen from the working directory; what a manifest lists is not looked at."""
+        """Whether the output exists, relative to the working directory; files in a manifest are not checked."""
         marks = {"gate": "", "evaluate": "metrics.json"}
         return Path(self.place, marks.get(self.step, "manifest.json")).exists()
 
 
 class Config(Strict):
-    """What a run may be asked, in ``config/config.yaml`` or with ``--config``."""
+    """The options of a run, from ``config/config.yaml`` or ``--config``."""
 
     scale: str = Field("mini", description="models, data and budgets; a file in params/scales by its name, or a path")
     seeds: Trials | None = Field(None, description="trials of each quantized run; instead of those of the scale")
@@ -48,7 +48,7 @@ class Config(Strict):
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> "Config":
-        """Validate Snakemake's config; SettingsError for an unknown key or a wrong value. What is None is left out."""
+        """Validate Snakemake's config without keys that are None; SettingsError for an unknown key or wrong value."""
         return validate(cls, {key: str(value) for key, value in given.items() if value is not None}, "--config")
 
 
@@ -57,7 +57,7 @@ class Plan:
 
     Args:
         params: validated settings.
-        config: the fields of :class:`Config`, of which ``scale`` and ``own`` are in ``params`` already.
+        config: the fields of :class:`Config`; ``params`` already reflects ``scale`` and ``own``.
 
     Raises:
         SettingsError: an unknown config key or checkpoint, or a wrong value.
@@ -75,36 +75,36 @@ class Plan:
 
     @staticmethod
     def pattern(names: Iterable[object]) -> str:
-        """Return a regular expression that matches exactly these names, longest first."""
+        """Return a regular expression that matches exactly the given names, longest first."""
         return "|".join(re.escape(str(name)) for name in sorted(map(str, names), key=len, reverse=True)) or "(?!)"
 
     def seeds(self, task: str) -> int:
-        """Return the trials of a quantized run of a task."""
+        """Return the number of trials of a task's quantized runs."""
         return self._seeds or self.params.seeds(task)
 
     @property
     def size_seeds(self) -> int:
-        """The trials of each point of figure 7."""
+        """The number of trials per point of figure 7."""
         return self._seeds or self.scale.figures.sample_size_seeds
 
     def _chosen(self, checkpoint: str) -> bool:
         return self.selected is None or checkpoint in self.selected
 
     def trials(self, task: str, checkpoint: str, recipe: str, seeds: int | None = None) -> list[Run]:
-        """Return a run per seed; what quantizes nothing has one.
+        """Return one run per seed; a full-precision recipe has a single run.
 
         Raises:
-            SettingsError: the scale does not have the checkpoint.
+            SettingsError: the scale lacks the checkpoint.
         """
         self.params.checkpoint(checkpoint)
         count = (seeds or self.seeds(task)) if self.params.recipe(recipe).quantized else 1
         return [Run(self.scale.name, task, checkpoint, recipe, seed) for seed in range(count)]
 
     def table_runs(self, number: int) -> list[Run]:
-        """Return the evaluated runs that a table is made of, each once, of the checkpoints that are selected.
+        """Return the evaluated runs of a table's selected checkpoints, each once.
 
         Raises:
-            SettingsError: the scale lacks some of its tasks or checkpoints.
+            SettingsError: the scale lacks some of the table's tasks or checkpoints.
         """
         table = self.params.tables[number]
         for task, checkpoint in table.pairs():
@@ -115,22 +115,22 @@ class Plan:
         return list(dict.fromkeys(runs))
 
     def complete_tables(self) -> list[int]:
-        """Return what is made if nothing is named: the tables that this scale has all tasks and checkpoints for.
+        """Return the default tables: this scale has all their tasks and checkpoints.
 
-        Those without a selected checkpoint are left out.
+        Tables without a selected checkpoint are left out.
         """
         complete = {number: table.pairs() for number, table in self.params.tables.items() if self._has(table.pairs())}
         return [number for number, pairs in complete.items() if any(self._chosen(name) for _, name in pairs)]
 
     def complete_figures(self) -> list[int]:
-        """Return the figures that this scale has all tasks and checkpoints for, all of them selected."""
+        """Return the figures whose tasks and checkpoints this scale has, with all checkpoints selected."""
         figures = self.params.figures.figures
         shown = {figure.number: [run[:2] for run in self.params.figure(figure)] for figure in figures}
         complete = {number: pairs for number, pairs in shown.items() if self._has(pairs)}
         return [number for number, pairs in complete.items() if all(self._chosen(name) for _, name in pairs)]
 
     def files(self, tables: Iterable[int], figures: Iterable[int]) -> list[str]:
-        """Return the names of the files of tables and figures, as they lie in ``results/``."""
+        """Return the file names of tables and figures in ``results/``."""
         names = [f"{self.params.tables[number].name}.{kind}" for number in tables for kind in ("csv", "tex", "html")]
         return names + [f"figure{number}.{kind}" for number in figures for kind in ("pdf", "png")]
 
@@ -138,15 +138,15 @@ class Plan:
         return all(task in self.scale.tasks and name in self.scale.checkpoints for task, name in pairs)
 
     def pretrained(self) -> dict[str, str]:
-        """Return the selected checkpoints that are trained from their start -> the task they are trained on first."""
+        """Return the selected checkpoints that are trained from scratch -> the first task of their training."""
         settings = {name: checkpoint.pretrain for name, checkpoint in self.scale.checkpoints.items()}
         return {name: task for name, task in settings.items() if task and self._chosen(name)}
 
     def figure_runs(self, number: int) -> list[Run]:
-        """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7.
+        """Return a figure's runs: quantized runs for grid shifts, evaluated runs for figure 7.
 
         Raises:
-            SettingsError: it shows a checkpoint that is not selected.
+            SettingsError: the figure shows a checkpoint that is not selected.
         """
         figure = self.params.figures[number]
         if isinstance(figure, ByBits):
@@ -159,19 +159,19 @@ class Plan:
 
     @functools.cache  # noqa: B019 - a Plan lives as long as the process
     def hyper(self, run: Run) -> tuple[Hyper, dict[str, str]]:
-        """Return the hyper-parameters of a run, and where each of them comes from."""
+        """Return a run's hyper-parameters, and each parameter's source."""
         return hyper(self.params, run)
 
     def gate(self, run: Run) -> str:
-        """Return the file that is there once the full-precision network of a run has passed its gate."""
+        """Return the file that exists once a run's full-precision network has passed its gate."""
         return layout.gate_file(run.scale, run.task, run.checkpoint)
 
     def samples_dir(self, run: Run) -> str:
-        """Return the directory of the calibration samples of a run."""
+        """Return the directory of a run's calibration samples."""
         return layout.calibration_dir(run.scale, run.task, self.hyper(run)[0].samples, run.seed)
 
     def network_dir(self, run: Run) -> str:
-        """Return the directory of what a run evaluates: the quantized network, or the checkpoint itself."""
+        """Return the directory of a run's evaluated network: the quantized network, or the checkpoint itself."""
         if self.params.recipe(run.recipe).quantized:
             return layout.quantized_dir(run)
         return layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
@@ -179,17 +179,17 @@ class Plan:
     def resources(
         self, stage: Stage, task: str | None = None, checkpoint: str | None = None, attempt: int = 1
     ) -> Resources:
-        """Return threads, gpu, memory and minutes of a job; a later attempt gets more memory and minutes."""
+        """Return a job's threads, GPU, memory and minutes; a later attempt gets more memory and minutes."""
         asked = self.params.resources(stage, task, checkpoint)
         return asked.model_copy(update={"mem_mb": attempt * asked.mem_mb, "runtime": attempt * asked.runtime})
 
     def task_files(self, task: str) -> list[str]:
-        """Return the files of the project that a task's evaluation reads."""
+        """Return the project's files that a task's evaluation reads."""
         pattern = self.scale.tasks[task].files
         return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)) if pattern else []
 
     def origins(self, task: str, checkpoint: str) -> dict[str, str]:
-        """Return what a network is made from: any of ``data``, ``source``, ``adapter`` and ``pretrained``."""
+        """Return a network's inputs: any of ``data``, ``source``, ``adapter`` and ``pretrained``."""
         settings = self.params.checkpoint(checkpoint)
         made_from = {}
         if self.params.train(task, checkpoint) is not None:
@@ -202,14 +202,14 @@ class Plan:
         return made_from
 
     def shown(self, tables: Iterable[int], figures: Iterable[int]) -> Iterator[tuple[str, list[Run], bool]]:
-        """Yield name and runs of tables and figures, and whether the runs are evaluated for them."""
+        """Yield each table's and figure's name, its runs, and whether it needs their evaluations."""
         for number in tables:
             yield self.params.tables[number].name, self.table_runs(number), True
         for number in figures:
             yield f"figure{number}", self.figure_runs(number), not isinstance(self.params.figures[number], GridShifts)
 
     def outputs(self, run: Run, evaluated: bool) -> Iterator[Output]:
-        """Yield all that a run needs and makes, an evaluation only if it is ``evaluated``."""
+        """Yield all inputs and outputs of a run, its evaluation only with ``evaluated``."""
         recipe = self.params.recipe(run.recipe)
         network = dataclasses.replace(run, recipe=layout.FULL_PRECISION, seed=0)
         yield Output("data", run, layout.data_dir(run.scale, run.task))
@@ -227,7 +227,7 @@ class Plan:
             yield Output("evaluate", run, layout.evaluated_dir(run))
 
     def _networks(self, network: Run) -> Iterator[Output]:
-        """Yield a full-precision network, after the data it is trained on and those of the network it starts from."""
+        """Yield a full-precision network, after its training data and after the outputs of its pretrained network."""
         origins = self.origins(network.task, network.checkpoint)
         if "pretrained" in origins:
             first = self.params.checkpoint(network.checkpoint).pretrain or ""

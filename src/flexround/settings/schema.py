@@ -1,7 +1,7 @@
 """Pydantic models of recipes and scales in ``params/``: the type, the range and the meaning of each setting.
 
-Unknown keys are errors everywhere. A description is what the report, the site and the reference say of a setting; up to
-its first semicolon it is the setting's label.
+Unknown keys are errors everywhere. The report, the site and the reference print a setting's description; its part up
+to the first semicolon is the setting's label.
 """
 
 import re
@@ -16,11 +16,11 @@ from flexround.settings.layout import PARAMS
 from flexround.settings.validation import wrong_parts
 
 T = TypeVar("T")
-EVALUATED = 50  # rows that an evaluation sees at once: more are no faster, and other sums have other last bits
+EVALUATED = 50  # rows per evaluation batch: larger batches are no faster, and another size changes the last bits
 
 
 def _name(text: str) -> str:
-    """Return a name that can become part of paths and commands; raise ValueError for any other."""
+    """Return a name that can become part of paths and commands; raise ValueError for any other name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
         raise ValueError(
             "of a name use only letters, digits and . _ -, the first a letter or digit: it becomes part of paths"
@@ -29,7 +29,7 @@ def _name(text: str) -> str:
 
 
 def within(path: str) -> str:
-    """Return a path that stays in the directory that it is relative to; raise ValueError for any other."""
+    """Return a relative path that stays within its base directory; raise ValueError for any other path."""
     if path.startswith("/") or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
         raise ValueError("give a relative path without ..")
     return path
@@ -59,18 +59,18 @@ Minutes = Annotated[int, Field(ge=1, le=1_000_000)]
 Schedule = Literal["none", "cosine", "linear"]
 Stage = Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"]
 Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
-W_GRID = ("w_scheme", "w_granularity", "group_size", "stem_bits", "head_bits")  # settings of grids: of the weights,
-A_GRID = ("a_scheme", "a_granularity", "stem_output_bits", "head_input_bits")  # and of the activations
-NEED_GROUPS = ("cross_layer_equalization", "absorb_high_biases")  # of the architecture, to be equalized
+W_GRID = ("w_scheme", "w_granularity", "group_size", "stem_bits", "head_bits")  # settings of the weights' grids
+A_GRID = ("a_scheme", "a_granularity", "stem_output_bits", "head_input_bits")  # settings of the activations' grids
+NEED_GROUPS = ("cross_layer_equalization", "absorb_high_biases")  # steps that need the model's equalization groups
 
 
 def _shape(value: object) -> str:
-    """Return the tag of a value that may be one for all groups, or a mapping with one for each."""
-    return " " if isinstance(value, dict) else ""  # tags that are blank are no part of an error's key
+    """Return the tag of a setting: a single value for all groups, or a mapping with a value per group."""
+    return " " if isinstance(value, dict) else ""  # an error's key leaves out blank tags
 
 
 def _part_of_hyper(values: dict[str, Any]) -> dict[str, Any]:
-    """Return some of the hyper-parameters of a run; raise ValueError for an unknown key or a wrong value."""
+    """Return some of a run's hyper-parameters; raise ValueError for an unknown key or a wrong value."""
     if wrong := wrong_parts(Hyper, values):
         raise ValueError("; ".join(wrong))
     return values
@@ -79,22 +79,22 @@ def _part_of_hyper(values: dict[str, Any]) -> dict[str, Any]:
 HyperPart = Annotated[dict[str, Any], AfterValidator(_part_of_hyper)]
 PerGroup = Annotated[
     Annotated[T, Tag("")] | Annotated[dict[str, T], Tag(" ")], Discriminator(_shape)
-]  # so that an error is about the one that is meant
+]  # the tags make errors refer to the form that the user chose
 
 
 class Strict(BaseModel):
-    """Base of all settings: unknown keys forbidden, values frozen, numbers finite."""
+    """Base class of all settings: no unknown keys, frozen values, finite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def label(field: FieldInfo) -> str:
-    """Return the label of a setting: its description up to the first semicolon."""
+    """Return a setting's label: its description up to the first semicolon."""
     return (field.description or "").partition(";")[0]
 
 
 class Recipe(Strict):
-    """One table row: setting + rounding + bits + what is learnable. All fields empty is full precision."""
+    """The recipe of a table row: setting, rounding, bits and options. Without any field it is full precision."""
 
     setting: Literal["B", "Q"] | None = Field(
         None, description="setting: B (BRECQ's) or Q (QDrop's); none: nothing is quantized"
@@ -122,7 +122,7 @@ class Recipe(Strict):
             raise ValueError("setting, rounding and w_bits go together: give all three, or none for full precision")
         if self.a_bits and not self.setting:
             raise ValueError("a_bits needs setting, rounding and w_bits")
-        if self.select and set(self.model_dump(exclude_defaults=True)) != {"select"}:  # a job file has defaults too
+        if self.select and set(self.model_dump(exclude_defaults=True)) != {"select"}:  # job files include defaults
             raise ValueError("select goes alone: everything else is that of the recipe chosen")
         return self
 
@@ -135,7 +135,7 @@ class Recipe(Strict):
 class Hyper(Strict):
     """Every hyper-parameter of one reconstruction.
 
-    A default with a source is a rule of ``params/defaults.yaml``; one that only this code needs stands in its field.
+    A default with a source is a rule in ``params/defaults.yaml``; a default that only this code needs is in its field.
     """
 
     # grids (specification 1)
@@ -202,7 +202,7 @@ class Hyper(Strict):
     reg_warmup: Share = Field(description="AdaRound's regulariser: part without it; of the iterations, from the first")
     reg_beta_start: Beta = Field(description="AdaRound's regulariser: first beta")
     reg_beta_end: Beta = Field(description="AdaRound's regulariser: last beta")
-    # what it is computed in
+    # number formats of the computation
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = Field(
         description="products are computed in; bfloat16 and float16: by autocast, whenever rows run through a block; "
         "tf32: float32 whose factors GPUs round inside, only while a block is learned, never for targets and carried "
@@ -228,7 +228,7 @@ class Hyper(Strict):
     )
 
     def grid(self, recipe: Recipe) -> dict[str, object]:
-        """Return the settings of the grids of a recipe, which methods share if they are compared; low is a number."""
+        """Return a recipe's grid settings, which compared methods share, with ``low`` replaced by its bits."""
         bits = dict.fromkeys(W_GRID, recipe.w_bits) | (dict.fromkeys(A_GRID, recipe.a_bits) if recipe.a_bits else {})
         found = {name: low if getattr(self, name) == "low" else getattr(self, name) for name, low in bits.items()}
         return found | ({} if self.w_granularity == "group" else {"group_size": None})
@@ -241,7 +241,7 @@ class Hyper(Strict):
 
 
 class HyperRule(Strict):
-    """Values that hold for the runs that match ``when``; of several matching rules the last one wins, key by key."""
+    """Values for the runs that match ``when``; of several matching rules the last one wins, key by key."""
 
     when: dict[
         Literal["setting", "rounding", "w_bits", "a_bits", "task", "module", "checkpoint", "recipe"], str | int
@@ -263,17 +263,17 @@ class Recipes(Strict):
     recipes: dict[Name, Recipe]
 
     def bits(self, name: str) -> str:
-        """Return the bits W/A of a recipe, or of the first that it chooses among; full precision is 32."""
+        """Return a recipe's bits W/A, or its first candidate's if it chooses; full precision is 32."""
         recipe = self.recipes[next(iter(self.recipes[name].select), name)]
         return f"{recipe.w_bits or 32}/{recipe.a_bits or 32}"
 
     def made(self, field: Literal["setting", "select"]) -> list[str]:
-        """Return the recipes that are reconstructed (``setting``), or chosen among others (``select``)."""
+        """Return the recipes that reconstruct (``setting``), or the recipes that choose among others (``select``)."""
         return [name for name, recipe in self.recipes.items() if getattr(recipe, field)]
 
 
 class Gate(Strict):
-    """What a full-precision network must show before it is quantized, in the unit of the metric."""
+    """Bounds that a full-precision network must meet before it is quantized, in the metric's unit."""
 
     metric: str
     min: float
@@ -287,7 +287,7 @@ class Gate(Strict):
 
 
 class TrainRule(Strict):
-    """Fine-tuning settings of the pairs that match ``when``; of several the last one wins, key by key."""
+    """Fine-tuning settings for the pairs that match ``when``; of several matching rules the last wins, key by key."""
 
     when: dict[Literal["task", "checkpoint"], str] = Field({}, description="may hold * as in file names")
     set: dict[str, Any] = Field(description="settings, read by the task")
@@ -295,7 +295,7 @@ class TrainRule(Strict):
 
 
 class SeedRule(Strict):
-    """Trials of the quantized runs of the tasks that match ``when``; of several the last one wins."""
+    """Number of trials of quantized runs of the tasks that match ``when``; of several rules the last one wins."""
 
     when: dict[Literal["task"], str] = Field(description="may hold * as in file names")
     seeds: Trials
@@ -303,14 +303,14 @@ class SeedRule(Strict):
 
 
 class GateRule(Gate):
-    """The gate of the pairs that match ``when``; of several matching rules the last one wins."""
+    """The gate for the pairs that match ``when``; of several matching rules the last one wins."""
 
     when: dict[Literal["task", "checkpoint"], str] = Field({}, description="may hold * as in file names")
     options: dict[str, Any] = Field({}, description="options of the task that differ for the gate, to measure less")
 
 
 class ModelSpec(Strict):
-    """How to build an architecture and cut it into blocks."""
+    """The functions that build an architecture and cut it into blocks."""
 
     factory: str = Field(description="package.module:function that returns the module, weights not loaded")
     args: dict[str, Any] = Field({}, description="keyword arguments of the factory")
@@ -319,14 +319,14 @@ class ModelSpec(Strict):
 
 
 class Finish(Strict):
-    """What is done to a network when it is otherwise ready."""
+    """The last change to a network after its import and training."""
 
     function: str = Field(description="package.module:function(model, **args) that changes the model in place")
     args: dict[str, Any] = {}
 
 
 class Checkpoint(Strict):
-    """A named source of full-precision weights: an architecture, and where its weights start."""
+    """A named source of full-precision weights: an architecture, and the origin of its weights."""
 
     model: ModelSpec
     source: str | None = Field(None, description="row of params/sources.yaml")
@@ -367,12 +367,12 @@ class Checkpoint(Strict):
 
     @property
     def sources(self) -> list[str]:
-        """Return the rows of ``params/sources.yaml`` that it is made from."""
+        """Return the rows of ``params/sources.yaml`` that the checkpoint uses."""
         return [source for source in (self.source, self.adapter, *self.parts) if source]
 
 
 class TaskSpec(Strict):
-    """Data + metric; ``module`` holds the class, ``options`` are its arguments."""
+    """A task's data and metric; ``module`` names the class, ``options`` are its arguments."""
 
     module: Target = Field(description="package.module:Class")
     options: dict[str, Any] = {}
@@ -381,7 +381,7 @@ class TaskSpec(Strict):
 
 
 class Resources(Strict):
-    """What a stage asks of the machine."""
+    """The machine resources that a stage requests."""
 
     threads: Annotated[int, Field(ge=1, le=10_000)]
     gpu: Literal[0, 1]
@@ -391,14 +391,14 @@ class Resources(Strict):
 
 
 class NeedRule(Strict):
-    """What the jobs that match ``when`` ask for; of several the last one wins, key by key."""
+    """The resources of the jobs that match ``when``; of several matching rules the last one wins, key by key."""
 
     when: dict[Literal["stage", "task", "checkpoint"], str] = Field(description="may hold * as in file names")
     set: dict[Literal["mem_mb", "runtime", "gpu_mb"], Megabytes] = Field(description="in the place of the stage's")
 
 
 class Figures(Strict):
-    """What the figures need to know of a scale."""
+    """The settings of the figures that depend on the scale."""
 
     large_weight: Positive = Field(description="|W| above which figure 3 calls a weight large (1 in the paper)")
     sample_sizes: tuple[Samples, ...] = Field(description="calibration sizes of figure 7")
@@ -406,7 +406,7 @@ class Figures(Strict):
 
 
 class Shows(Strict):
-    """What a scale shows: the paper's tables, figures and claims, or its own. Files are those of ``params/``."""
+    """The tables, figures and claims that a scale shows: the paper's, or its own. The files are in ``params/``."""
 
     tables: Series = Field(
         "table", description="series of tables: NAME01.yaml in params/tables makes results/NAME1.csv"
@@ -418,13 +418,13 @@ class Shows(Strict):
     @model_validator(mode="before")
     @classmethod
     def _claims_of_the_paper(cls, given: Any) -> Any:
-        """Other tables than the paper's have no claims unless a file is named: those of the paper name its tables."""
+        """Add the paper's claims only to the paper's tables, which they name; other tables must name a claims file."""
         papers = isinstance(given, dict) and given.get("tables", "table") == "table"
         return {"claims": "claims.yaml"} | given if papers else given
 
 
 class ScaleFacts(Strict):
-    """What outputs say of a scale."""
+    """The facts about a scale that outputs mention."""
 
     name: Name
     description: str
@@ -432,7 +432,7 @@ class ScaleFacts(Strict):
 
 
 class Size(Strict):
-    """Size of a task's data, in rows and tokens: the mean of a row, and the longest of a batch of 64."""
+    """Size of a task's data: rows, mean tokens of a row, and tokens of the longest row in a batch of 64."""
 
     train: int
     evaluated: Count
@@ -467,7 +467,7 @@ class Scale(ScaleFacts):
         """The file of the scale's claims.
 
         Raises:
-            SettingsError: it has none.
+            SettingsError: the scale has no claims.
         """
         if self.shows.claims is None:
             raise SettingsError(f"scale {self.name}: shows: its tables have no claims; name a file: claims: FILE")

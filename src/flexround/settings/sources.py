@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, RootModel, model_validator
 from flexround.settings.schema import Count, Name, Strict, Within, within
 
 REQUIREMENT = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*"  # one version of a package
-PLACED = "path:"  # begins the location of what a scale's own file names
+PLACED = "path:"  # prefix of the location of a user's source, which a scale's own file names
 
 
 class Source(Strict):
@@ -45,7 +45,7 @@ class Source(Strict):
 
     @property
     def inside(self) -> str:
-        """Return the path within this project if it is a file or directory of it, else nothing."""
+        """Return the path within this project if the source is a file or directory of the project, else ``""``."""
         return self.location.removeprefix("file:") if re.match("file:[^/]", self.location) else ""
 
     @property
@@ -80,7 +80,7 @@ class Source(Strict):
 
 
 def placed(places: Mapping[str, str], directory: Path) -> dict[str, Source]:
-    """Return the files and folders that a scale's own file in ``directory`` names, as sources."""
+    """Return as sources the files and folders that a scale's own file in ``directory`` names."""
     return {
         name: Source(
             kind="dataset",

@@ -1,4 +1,4 @@
-"""Pydantic models of ``params/tables/`` and ``params/figures.yaml``: what the paper's tables and figures show."""
+"""Pydantic models of ``params/tables/`` and ``params/figures.yaml``: the contents of the paper's tables and figures."""
 
 import itertools
 import string
@@ -11,7 +11,7 @@ from flexround.settings.schema import Count, Positive, Series, Strict
 
 
 class Column(Strict):
-    """A column of a table: one or more metrics shown as a/b. What it leaves open is the row's."""
+    """A column of a table: one or more metrics shown as a/b. The row supplies the fields that the column omits."""
 
     name: str
     label: str | None = Field(None, description="LaTeX text of the header, if it is not `name`")
@@ -21,7 +21,7 @@ class Column(Strict):
 
 
 class Row(Strict):
-    """A row of a table. It gives the task, checkpoint and metrics that the columns leave open."""
+    """A row of a table. It supplies the task, checkpoint and metrics that the columns omit."""
 
     recipe: str
     task: str | None = None
@@ -35,14 +35,14 @@ class Row(Strict):
 
 
 class RowGroup(Strict):
-    """Rows between two rules. The best value among the compared rows of equal section and bits is bold."""
+    """Rows between two rules. Among compared rows with equal section and bits, the best value is bold."""
 
     rows: tuple[Row, ...]
     compare: bool = Field(True, description="whether these rows can be the best")
 
 
 class CellSpec(NamedTuple):
-    """Where a row and a column of a table meet."""
+    """The cell of a table at a row and a column."""
 
     row: Row
     column: Column
@@ -52,7 +52,7 @@ class CellSpec(NamedTuple):
 
 
 class Setting(Strict):
-    """A cell of a settings table: what the pipeline uses, the same for all its tasks and these checkpoints."""
+    """A cell of a settings table: the pipeline's value, equal for all its tasks and checkpoints."""
 
     section: str = ""
     method: str = Field("", description="text of the row, as in published.csv")
@@ -66,7 +66,7 @@ class Setting(Strict):
 
 
 class Note(Strict):
-    """What is wrong with numbers as the paper prints them: a note under the table. The numbers stay as they are."""
+    """A note under the table about errors in the paper's printed numbers. The numbers stay unchanged."""
 
     row: Count = Field(description="number of the row, from 1")
     column: str | None = Field(None, description="name of the column; none: the whole row")
@@ -74,9 +74,9 @@ class Note(Strict):
 
 
 class Table(Strict):
-    """``params/tables/SERIESNN.yaml``, or one of a scale's own: rows name recipes, columns (task, checkpoint, metric).
+    """``params/tables/SERIESNN.yaml``, or a scale's own table: rows name recipes, columns (task, checkpoint, metric).
 
-    A settings table has ``tasks`` and ``settings`` in place of ``groups`` and needs no run.
+    A settings table has ``tasks`` and ``settings`` instead of ``groups`` and needs no run.
     """
 
     series: Series = Field("table", description="first part of its name: `table` for the paper's")
@@ -107,7 +107,7 @@ class Table(Strict):
         if self.groups and "Method" not in self.descriptive:
             raise ValueError("descriptive: one of the headers must be Method")
         rows = self.rows()
-        left = 1 + any(row.section for row in rows) + any(row.bits for row in rows)  # the method's cell, too
+        left = 1 + any(row.section for row in rows) + any(row.bits for row in rows)  # 1: the method's cell
         for row in rows:
             if left + len(row.extra) != len(self.descriptive):
                 cells = f"the row {row.section} {row.method} has {left + len(row.extra)} cells left of the numbers"
@@ -126,37 +126,37 @@ class Table(Strict):
 
     @property
     def name(self) -> str:
-        """The name of its files in results, such as ``table3``."""
+        """The name of the table's files in results, such as ``table3``."""
         return f"{self.series}{self.number}"
 
     @property
     def title(self) -> str:
-        """What it is called in text, such as ``Table 3``."""
+        """The table's name in text, such as ``Table 3``."""
         return f"Table {self.name.removeprefix('table')}"
 
     @property
     def place(self) -> str:
-        """What it is called in claims, such as ``table 3``."""
+        """The table's name in claims, such as ``table 3``."""
         return f"{self.series} {self.number}"
 
     @property
     def file(self) -> str:
-        """Where it is described, for messages."""
+        """The file that describes the table, for messages."""
         file = f"tables/{self.series}{self.number:02d}.yaml"
         return f"params/{file}" if (PARAMS / file).exists() else f"the scale's own file, table {self.number}"
 
     @property
     def notes(self) -> list[tuple[str, Note]]:
-        """Return each erratum with the letter that points to it."""
+        """Return each erratum with its letter."""
         return list(zip(string.ascii_lowercase, self.errata, strict=False))
 
     def mark(self, row: int, column: str | None = None) -> str:
-        """Return the letter of the erratum of a cell or, without ``column``, of a whole row; nothing if it has none."""
+        """Return the letter of a cell's erratum or, without ``column``, of a whole row's; ``""`` without erratum."""
         return "".join(letter for letter, e in self.notes if (e.row, e.column) == (row, column))
 
     @property
     def method_at(self) -> int:
-        """Where the column of the method, or of a setting's name (the last), stands left of the numbers, from 0."""
+        """Index, from 0, of the descriptive column with the method, or with a setting's name (the last column)."""
         return self.descriptive.index("Method") if "Method" in self.descriptive else max(0, len(self.descriptive) - 1)
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -171,7 +171,7 @@ class Table(Strict):
         return [row for group in self.groups for row in group.rows]
 
     def row_cells(self, row: Row) -> list[CellSpec]:
-        """Return the cells of a row in order."""
+        """Return a row's cells in order."""
         cells = []
         for column in self.columns:
             task, checkpoint = row.task or column.task or "", row.checkpoint or column.checkpoint or ""
@@ -179,7 +179,7 @@ class Table(Strict):
         return cells
 
     def runs(self) -> list[tuple[str, str, str]]:
-        """Return the (task, checkpoint, recipe) of each cell."""
+        """Return each cell's (task, checkpoint, recipe)."""
         return [(cell.task, cell.checkpoint, cell.row.recipe) for cell in self.cells()]
 
     def cells(self) -> list[CellSpec]:
@@ -200,14 +200,14 @@ class Panel(Strict):
 
 
 class _Figure(Strict):
-    """What every figure has."""
+    """The common fields of all figures."""
 
     number: Count = Field(description="of the paper; others follow")
     title: str
 
 
 class GridShifts(_Figure):
-    """How far roundings move the integer codes of weights."""
+    """Shifts of the weights' integer codes by roundings."""
 
     kind: Literal["shifts"]
     panels: tuple[Panel, ...] = Field(min_length=1)
@@ -225,19 +225,19 @@ class SampleSize(_Figure):
     recipes: dict[str, str]
 
     def recipe(self, name: str, size: int) -> str:
-        """Return the recipe of a method at a calibration size."""
+        """Return a method's recipe at a calibration size."""
         return self.recipes[name] if size == self.default_size else f"{self.recipes[name]}-n{size}"
 
 
 class ByBits(_Figure):
-    """Accuracy against bits of the weights, from the rows of a table that are compared; full precision is a line."""
+    """Accuracy against bits of the weights, from a table's compared rows; full precision is a line."""
 
     kind: Literal["bits"]
     table: Count
 
 
 class BudgetPanel(Strict):
-    """A network whose methods are compared at several budgets."""
+    """A network on which methods are compared at several budgets."""
 
     title: str
     task: str
@@ -247,7 +247,7 @@ class BudgetPanel(Strict):
 
 
 class Budgets(_Figure):
-    """Metric and reconstruction error of methods against iterations and against CPU seconds."""
+    """The methods' metric and reconstruction error against iterations and against CPU seconds."""
 
     kind: Literal["budgets"]
     panels: tuple[BudgetPanel, ...] = Field(min_length=1)
@@ -259,7 +259,7 @@ class Budgets(_Figure):
         return f"{name}-i{iterations}"
 
     def runs(self) -> list[tuple[str, str, str]]:
-        """Return the (task, checkpoint, recipe) of each point."""
+        """Return each point's (task, checkpoint, recipe)."""
         return [
             (panel.task, panel.checkpoint, self.recipe(recipe, count))
             for panel in self.panels
@@ -272,7 +272,7 @@ Figure = GridShifts | SampleSize | ByBits | Budgets
 
 
 class FigureSpecs(Strict):
-    """``params/figures.yaml``, or what a scale has in its place."""
+    """``params/figures.yaml``, or the file that a scale uses instead."""
 
     figures: tuple[Annotated[Figure, Field(discriminator="kind")], ...]
 
@@ -286,7 +286,7 @@ class FigureSpecs(Strict):
         return self
 
     def __getitem__(self, number: int) -> Figure:
-        """Return the figure of a number."""
+        """Return a figure by its number."""
         return next(figure for figure in self.figures if figure.number == number)
 
     @property

@@ -1,4 +1,4 @@
-"""The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
+"""The user's own recipes, and their rows in the paper's tables, from one YAML file outside the project."""
 
 import os
 from collections import defaultdict
@@ -18,13 +18,13 @@ from flexround.settings.validation import given, noted, read_yaml, validate
 
 
 class OwnRow(Row):
-    """A row that the user adds below those of a table of the paper. It has no published numbers."""
+    """A row that the user adds at the end of one of the paper's tables. It has no published numbers."""
 
     table: Count
 
 
 class OwnRounding(Strict):
-    """A rounding of the user's that has a recipe for each recipe, and a row for each row, of one of the project's."""
+    """A user's rounding that gets a recipe and a row for each recipe and row of the project's rounding ``like``."""
 
     rounding: str
     like: str
@@ -41,10 +41,10 @@ class Own(Strict):
 
 
 def configured(scale: str, file: str | None) -> Params:
-    """Return the settings with the additions of a user's file, and let this process and its jobs import what they name.
+    """Return the settings with a user's additions; let this process and its jobs import the code beside the file.
 
     Raises:
-        SettingsError: all errors of the first wrong file, or the rows that can't compete with those beside them.
+        SettingsError: all errors of the first wrong file, or the rows that can't compete with their neighbours.
     """
     params = load_params(scale)
     if file is None:
@@ -58,27 +58,27 @@ def configured(scale: str, file: str | None) -> Params:
 
 
 def claim(name: str, scale: str, root: Path = Path()) -> None:
-    """Note in the project ``root`` which file's results lie in ``results/NAME``, for a ``scale`` given as a path.
+    """Record in the project ``root`` whose results ``results/NAME`` holds, if ``scale`` is the path of a file.
 
     Raises:
-        SettingsError: they are those of another file, which is still there.
+        SettingsError: the results belong to another file, which still exists.
     """
     if is_path(scale):
         note, file = root / layout.JOBS / name / "scale", Path(scale).resolve()
         other = (root / note.read_text()).resolve() if note.exists() else file
         if other != file and other.exists():
             raise SettingsError(f"{file}: name: results/{name} is of {other}, which has this name too; rename one")
-        write_text(note, os.path.relpath(file, root.resolve()))  # still true in a copy of the project
+        write_text(note, os.path.relpath(file, root.resolve()))  # still valid in a copy of the project
 
 
 def given_as(name: str, root: Path = Path()) -> str:
-    """Return the scale of results/NAME as commands in the project ``root`` take it: its name, or its file's path."""
+    """Return the scale of results/NAME as an argument for commands in ``root``: its name, or its file's path."""
     note = root / layout.JOBS / name / "scale"
     return note.read_text() if note.exists() else name
 
 
 def merge(params: Params, file: Path) -> Params:
-    """Return the settings with the recipes and rows of a user's file among them.
+    """Return the settings extended by the recipes and rows of a user's file.
 
     Raises:
         SettingsError: the file is missing, or all errors of the file.
@@ -100,7 +100,7 @@ def merge(params: Params, file: Path) -> Params:
 
 
 def _with_recipes(params: Params, recipes: dict[str, Recipe]) -> Params:
-    """Return the settings with further recipes."""
+    """Return the settings extended by ``recipes``."""
     known = params.recipes.recipes
     if taken := [name for name in recipes if name in known]:
         raise SettingsError(f"recipes.{taken[0]}: there is a recipe of this name; choose another")
@@ -108,7 +108,7 @@ def _with_recipes(params: Params, recipes: dict[str, Recipe]) -> Params:
 
 
 def _beside(params: Params, name: str, own: OwnRounding) -> tuple[Params, list[OwnRow]]:
-    """Return the settings with the recipes of a user's rounding, and its rows of the scale's tables."""
+    """Return the settings extended by the recipes of a user's rounding, and its rows for the scale's tables."""
     known, names = params.recipes.recipes, _counterparts(params, name, own.like)
     rows = _rows_beside(params, names, own.like, name)
     if not rows:
@@ -124,9 +124,9 @@ def _beside(params: Params, name: str, own: OwnRounding) -> tuple[Params, list[O
 
 
 def _counterparts(params: Params, name: str, like: str) -> dict[str, str]:
-    """Return recipe of a table -> name of its counterpart, of the recipes of a rounding and choices among them.
+    """Return shown recipe -> its counterpart's name, for the recipes of the rounding ``like`` and their choices.
 
-    A recipe with options is a variant of its rounding, such as FlexRound with a fixed s1: no other rounding has it.
+    A recipe with options is a variant of its rounding, such as FlexRound with a fixed s1, and has no counterpart.
     """
     known, shown = params.recipes.recipes, [recipe for *_, recipe in params.shown()]
     plain = {recipe for recipe in shown if known[recipe].rounding == like and not known[recipe].options}
@@ -136,7 +136,7 @@ def _counterparts(params: Params, name: str, like: str) -> dict[str, str]:
 
 
 def _rows_beside(params: Params, names: Mapping[str, str], like: str, name: str) -> list[OwnRow]:
-    """Return a row for each row of the recipes ``names``, in every table that the scale can make."""
+    """Return a counterpart for each row of the recipes ``names``, in every complete table of the scale."""
     label = look_up("like:", params.recipes.roundings, like).rpartition(":")[2]
     shown, rows = {*params.shown()}, list[OwnRow]()
     for table in params.tables.values():
@@ -150,19 +150,19 @@ def _rows_beside(params: Params, names: Mapping[str, str], like: str, name: str)
 
 
 def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
-    """Return a table with a last group of the user's rows, so that the paper's keep their numbers."""
+    """Return a table with the user's rows as its last group, so that the paper's rows keep their numbers."""
     table = look_up("table", {str(known): table for known, table in params.tables.items()}, str(number))
     groups = (*table.groups, RowGroup(rows=tuple(rows), compare=True))
     return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
 
 
 def unequal(params: Params, table: Table) -> list[str]:
-    """Return a line for each row that must not compete with those beside it: other bits, or a user's other grid."""
+    """Return a line for each row that must not compete with its neighbours: other bits, or a user's other grid."""
     return [*_other_bits(params, table)] or [*_other_grids(params, table)]
 
 
 def _other_bits(params: Params, table: Table) -> Iterator[str]:
-    """Yield the rows whose bits aren't those of their recipes, or of the rows with which they compete silently."""
+    """Yield the rows whose bits differ from their recipes', or without own bits from the rows they compete with."""
     first: dict[str, str] = {}
     for group in table.groups:
         for row in group.rows:
@@ -174,9 +174,9 @@ def _other_bits(params: Params, table: Table) -> Iterator[str]:
 
 
 def _other_grids(params: Params, table: Table) -> Iterator[str]:
-    """Yield the user's rows that differ in a setting of their grids from the rows with which they compete.
+    """Yield the user's rows whose grid settings differ from the rows with which they compete.
 
-    B and Q have different grids in the paper's tables: a row is compared with those of its setting, if there are any.
+    B and Q have different grids in the paper's tables, so a row is compared with rows of its own setting, if any.
     """
     made = set(params.shown())
     contests = defaultdict[object, dict[str, list[dict[str, object]]]](lambda: {"B": [], "Q": []})

@@ -1,4 +1,4 @@
-"""Read YAML and check it against its settings class: all errors together, each with file, key and value."""
+"""Read YAML and check it against its settings class; all errors come together, each with file, key and value."""
 
 import contextlib
 import json
@@ -13,11 +13,11 @@ from pydantic import BaseModel, ValidationError
 from flexround.errors import SettingsError, suggest
 
 S = TypeVar("S", bound=BaseModel)
-EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")  # a number in YAML 1.2; 1.1 wants a point and a sign
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")  # a number in YAML 1.2; YAML 1.1 requires a point and a sign
 
 
 class _Loader(yaml.CSafeLoader):
-    """Safe loader that refuses a key given twice instead of keeping the last one, and takes 1e-3 for a number."""
+    """Safe loader that refuses a repeated key instead of keeping its last value, and reads 1e-3 as a number."""
 
     yaml_implicit_resolvers = yaml.CSafeLoader.yaml_implicit_resolvers | {
         first: [*yaml.CSafeLoader.yaml_implicit_resolvers.get(first, []), ("tag:yaml.org,2002:float", EXPONENT)]
@@ -52,12 +52,12 @@ def load(model: type[S], path: Path) -> S:
 
 
 def parsed(text: str) -> Any:
-    """Return the values of a text in YAML; raise YAMLError for a syntax error."""
+    """Return the values of a YAML text; raise YAMLError for a syntax error."""
     return yaml.load(text, _Loader)
 
 
 def given(model: type[S], value: Any, where: str) -> S:
-    """Validate values of YAML: as :func:`validate`, but "5" and true are no numbers, 5 is no text, a date is text."""
+    """Validate YAML values as :func:`validate`, but "5" and true are no numbers, 5 is no text, a date is text."""
     with _told(model, where):
         return model.model_validate_json(json.dumps(value, default=str), strict=True)
 
@@ -66,14 +66,14 @@ def validate(model: type[S], value: Any, where: str) -> S:
     """Validate ``value``; all errors are reported together, each with file, key and value.
 
     Raises:
-        SettingsError: one line per error; an unknown key comes with the nearest known one.
+        SettingsError: one line per error; the error for an unknown key suggests the nearest known key.
     """
     with _told(model, where):
         return model.model_validate(value)
 
 
 def wrong_parts(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
-    """Return the errors of a part of a mapping, whose other keys may stand elsewhere, validated as ``given``."""
+    """Return the errors of a partial mapping, validated as by ``given``; its other keys may be elsewhere."""
     try:
         model.model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
@@ -83,7 +83,7 @@ def wrong_parts(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def _told(model: type[BaseModel], where: str) -> Iterator[None]:
-    """Raise a ValidationError of the block as a SettingsError."""
+    """Turn a ValidationError in the block into a SettingsError."""
     try:
         yield
     except ValidationError as error:
@@ -92,7 +92,7 @@ def _told(model: type[BaseModel], where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noted(errors: list[str], where: str = "") -> Iterator[None]:
-    """Append a SettingsError of the block to ``errors``, line by line, each after ``where``."""
+    """Append the lines of a SettingsError in the block to ``errors``, each prefixed with ``where``."""
     try:
         yield
     except SettingsError as error:
@@ -102,16 +102,16 @@ def noted(errors: list[str], where: str = "") -> Iterator[None]:
 def _line(model: type[BaseModel], item: Any, where: str) -> str:
     """Return one of pydantic's errors as a line."""
     parts = [str(part) for part in item["loc"] if str(part).strip()]
-    if parts[-1:] == ["[key]"]:  # of a name in a mapping
+    if parts[-1:] == ["[key]"]:  # the error is about a key of a mapping
         parts = parts[:-2]
     place = ": ".join(filter(None, (where, ".".join(parts))))
     if item["type"] == "extra_forbidden":
         return f"{place}: unknown key {suggest(parts[-1], _fields_at(model, item['loc'][:-1]))}"
     if item["type"] == "missing":
         return f"{place}: this key is required and missing"
-    if item["type"] == "value_error":  # of the project's own validators
+    if item["type"] == "value_error":  # from the project's own validators
         message = item["msg"].removeprefix("Value error, ")
-        if not isinstance(item["input"], str):  # its text says which keys it is about
+        if not isinstance(item["input"], str):  # the message names the keys
             return f"{place}: {message}"
         separator = ": " if item["loc"][-1] == "[key]" else " = "
         return f"{place}{separator}{item['input']!r}: {message}"
@@ -119,7 +119,7 @@ def _line(model: type[BaseModel], item: Any, where: str) -> str:
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the field names valid at ``loc`` inside ``model``, as far as the annotations tell."""
+    """Return the valid field names at ``loc`` inside ``model``, as far as annotations tell."""
     for part in map(str, loc):
         if field := model.model_fields.get(part):
             model = _inner_model(field.annotation) or model

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 def fetch(arguments: argparse.Namespace) -> None:
-    """Fetch one pinned source, or verify what was put there by hand; the only stage that uses the network.
+    """Fetch one pinned source, or verify a source supplied by hand; the only stage that uses the network.
 
-    Writes ``SOURCE.json``, which says what is there, with the commit of a download from the Hugging Face hub.
+    It writes ``SOURCE.json``, which describes the source, with the commit of a download from the Hugging Face hub.
     """
     job = FetchJob.read(arguments.job)
     source, directory = job.source, job.out.parent
@@ -31,7 +31,7 @@ def fetch(arguments: argparse.Namespace) -> None:
 
 
 def data(arguments: argparse.Namespace) -> None:
-    """Check the raw files of a task and write what the later stages read."""
+    """Check a task's raw files and write the data that later stages read."""
     job = DataJob.read(arguments.job)
     task = protocol.build(job.task)
     inputs = {
@@ -45,7 +45,7 @@ def data(arguments: argparse.Namespace) -> None:
 
 
 def calibrate(arguments: argparse.Namespace) -> None:
-    """Draw the calibration samples of a seed and store them, so that all methods see the same samples."""
+    """Draw and store a seed's calibration samples, so that all methods see the same samples."""
     job = CalibrateJob.read(arguments.job)
     task = protocol.build(job.task)
     inputs = provenance.inputs(job.data)

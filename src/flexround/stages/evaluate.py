@@ -1,4 +1,4 @@
-"""Evaluate networks: one run, the gate of a full-precision network, the choice among quantized networks."""
+"""Evaluate networks: a single run, a full-precision network's gate, the choice among quantized networks."""
 
 import argparse
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Evaluate one run: metrics, counts and standard errors as JSON, scores of single examples beside it."""
+    """Evaluate one run: metrics, counts and standard errors as JSON, per-example scores in a second file."""
     job = EvaluateJob.read(arguments.job)
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         start = time.perf_counter()
@@ -62,10 +62,10 @@ def measured(
     steps: Sequence[str] = (),
     split: Split = "validation",
 ) -> Evaluation:
-    """Return what the evaluation of the network in ``source`` finds, to which the surgery ``steps`` was done.
+    """Return the evaluation of the network in ``source``, with the surgery ``steps`` applied.
 
     Raises:
-        InputError: a file of the data or of the network isn't what its manifest says.
+        InputError: a file of the data or of the network contradicts its manifest.
     """
     artifacts.read_manifest(job.data)
     task, checkpoint = protocol.build(job.task), job.checkpoint
@@ -77,20 +77,20 @@ def measured(
 
 
 def _write(out: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Write the arrays, then the metrics: metrics.json is there only when everything is."""
+    """Write the arrays, then the metrics: metrics.json exists only when all files are complete."""
     artifacts.atomic_write(out / "predictions.safetensors", lambda path: save_file(arrays, path))
     facts["predictions"] = {"sha256": artifacts.sha256(out / "predictions.safetensors")}
     artifacts.write_formatted(out / "metrics.json", facts)
 
 
 def gate(arguments: argparse.Namespace) -> None:
-    """Pass or stop a full-precision network: nothing is quantized before it is what it should be.
+    """Pass or stop a full-precision network: no network is quantized before its metric is within its bounds.
 
     The rule depends on the weights, the data and the bounds, and on purpose on no code: an edit of the evaluation must
-    not throw away networks that took GPU days.
+    not invalidate networks that took GPU days.
 
     Raises:
-        InputError: the network is outside of its bounds, or not the one of this place.
+        InputError: the network is outside its bounds, or another network is in its directory.
     """
     job = GateJob.read(arguments.job)
     made_of = provenance.inputs(job.weights, verify=False) | provenance.inputs(job.data, verify=False)
@@ -104,16 +104,16 @@ def gate(arguments: argparse.Namespace) -> None:
             f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
             "quantized before this holds: check the checkpoint's source and the preprocessing of the data"
         )
-    # Without the bounds: where these alone change, the file stays the same, and with it all that was made behind it.
+    # The file omits the bounds: if only they change, the file and all later results stay the same.
     facts = {"place": str(job.out), "names": job.names, "inputs": made_of, "metrics": values}
     artifacts.write_formatted(job.out, facts)
     log.info("%s: %s = %.2f passes", "/".join(job.names), gate.metric, value)
 
 
 def select(arguments: argparse.Namespace) -> None:
-    """Take the best of several quantized networks by a held-out part of the training data, never by the test set.
+    """Choose the best of several quantized networks on held-out training data, never on the test set.
 
-    The task's first metric decides; of equally good candidates the first one wins.
+    The task's first metric decides; among equally good candidates the first one wins.
     """
     job = SelectJob.read(arguments.job)
     values: dict[str, float] = {}

@@ -37,7 +37,7 @@ def figure(arguments: argparse.Namespace) -> None:
 
 
 def _shifts(shift: Shift) -> shifts.Shifts:
-    """Read the weight, the learned and the nearest codes of one panel."""
+    """Read one panel's weight, learned codes and nearest codes."""
     head = protocol.build(shift.task).head
     model = network.prepared(shift.checkpoint, head, shift.weights, shift.steps)
     weight = model.get_submodule(shift.panel.module).weight.detach()  # type: ignore[operator]
@@ -47,7 +47,7 @@ def _shifts(shift: Shift) -> shifts.Shifts:
 
 
 def _by_bits(job: FigureJob, table: Table) -> list[CurvePoint]:
-    """Return the values of each row of a table that is compared, and of full precision; a panel for each column."""
+    """Return the values of each compared row of a table, and of full precision; each column is a panel."""
     found: list[tuple[str, str, int | None, list[float]]] = []
     for cell in cells.collect(table, job.scope):
         recipe = job.recipes[cell.run.recipe]
@@ -63,7 +63,7 @@ def _by_bits(job: FigureJob, table: Table) -> list[CurvePoint]:
 
 
 def _sizes(job: FigureJob, shown: Sizes) -> list[CurvePoint]:
-    """Return the accuracies of each method and calibration size, and the paper's points if it has any."""
+    """Return each method's accuracies at each calibration size, and the paper's points if any."""
     found = sample_sizes.values(shown, job.scale.name, RESULTS)
     _refuse_missing(job, found.values())
     ours = f"ours: {curves.seeds(list(found.values()))}"

@@ -1,4 +1,4 @@
-"""Make the full-precision network of a task: import it, and train it if the scale says how."""
+"""Create a task's full-precision network: import it, and train it if the scale has train rules for it."""
 
 import argparse
 import logging
@@ -26,7 +26,7 @@ SMALLER = "at_once or checkpointing in the train rules (text tasks: the same res
 
 
 def finetune(arguments: argparse.Namespace) -> None:
-    """Make the full-precision network of a task: import it, and train it if the scale says how."""
+    """Create a task's full-precision network: import it, and train it if the scale has train rules for it."""
     job = FinetuneJob.read(arguments.job)
     if job.train is not None:
         require(arguments.gpus)  # before weights are read
@@ -50,7 +50,7 @@ def finetune(arguments: argparse.Namespace) -> None:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
             facts["inputs"] |= provenance.inputs(job.data)
             state = arguments.state / "finetune" / resume.fingerprint(device, job.identity, facts)
-            with resume.kept(state):  # until the result is there
+            with resume.kept(state):  # until the result is written
                 with hardware.enough("/".join(job.names), SMALLER):
                     facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
                 arguments.confirm()
@@ -60,7 +60,7 @@ def finetune(arguments: argparse.Namespace) -> None:
 
 
 def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
-    """Do what the settings ask for at the end, and write the network."""
+    """Apply the checkpoint's ``finish`` function, if any, and write the network."""
     if (last := job.checkpoint.finish) is not None:
         imports.load(last.function)(model, **last.args)
         facts |= {"finish": last.model_dump(mode="json")}
@@ -69,7 +69,7 @@ def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
 
 
 def import_source(job: FinetuneJob, model: nn.Module) -> dict[str, Any]:
-    """Load a pinned source, and merge its adapter if it has one, into ``model``; return facts for the manifest."""
+    """Load a pinned source into ``model``, and merge its adapter if any; return facts for the manifest."""
     checkpoint = job.checkpoint
     path, facts = verified(job, checkpoint.source or "")
     if checkpoint.loader:
@@ -86,21 +86,21 @@ def import_source(job: FinetuneJob, model: nn.Module) -> dict[str, Any]:
 
 
 def verified(job: FinetuneJob, name: str) -> tuple[Path, dict[str, Any]]:
-    """Return the file of a pinned source, verified, and what the manifest says of it."""
+    """Verify a pinned source; return its file and its facts for the manifest."""
     source = job.origins[name]
     path = job.sources / source.file
     return path, {"name": name, "revision": source.revision, "sha256": sources.verify(name, source, path)}
 
 
 def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
-    """Load a network that was pretrained here, and what lies beside it; return what is recorded of it."""
+    """Load a network that was pretrained here, copy its companion files, and return its hashes for the manifest."""
     load_known(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
     artifacts.copy_existing(pretrained, out, protocol.COMPANIONS)
     return provenance.inputs(pretrained)
 
 
 def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:
-    """Read weights that will be trained, linears as ``frozen`` from the start: all in float32 may not fit."""
+    """Read weights for training, with linears as ``frozen`` from the start: float32 weights may not fit in memory."""
     held = linears(shards.model)
     shards.fill(held, device, frozen)
     shards.fill([name for name in shards.places if name not in held], device)
@@ -108,7 +108,7 @@ def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:
 
 
 def link(shards: Shards, out: Path, **facts: Any) -> None:
-    """Give the files of weights that are used as they come a second name, and write the manifest."""
+    """Link the files of weights that are used unchanged, and write the manifest."""
     for path in shards.files:
         artifacts.link(path, out / path.name)
     companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
@@ -116,12 +116,12 @@ def link(shards: Shards, out: Path, **facts: Any) -> None:
 
 
 def save(model: nn.Module, out: Path, streamed: bool, **facts: Any) -> None:
-    """Write the weights, in shards if they are ``streamed``, and the manifest, which names what else is needed."""
+    """Write the weights, in shards if they are ``streamed``, and the manifest, which also lists companion files."""
     companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
     if streamed:
         artifacts.write_manifest(out, [*save_shards(model, out), *companions], **facts)
         return
-    # Clones, because safetensors refuses tensors that share memory, such as tied embeddings.
+    # safetensors refuses tensors that share memory, such as tied embeddings, so they are cloned.
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     artifacts.atomic_write(out / "model.safetensors", lambda path: save_file(state, path))
     artifacts.write_manifest(out, ["model.safetensors", *companions], **facts)

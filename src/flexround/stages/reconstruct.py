@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def reconstruct(arguments: argparse.Namespace) -> None:
-    """Quantize a run; ``arguments`` are those of ``jobs/command.py``."""
+    """Quantize a run; ``jobs/command.py`` defines ``arguments``."""
     job = ReconstructJob.read(arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
     weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
@@ -43,7 +43,7 @@ def reconstruct(arguments: argparse.Namespace) -> None:
             return
         with State(directory, resume.fingerprint(device, job.identity, weights | samples)).opened() as state:
             records = engine.reconstruct(work, x, state, gpu_bytes)
-            arguments.confirm()  # while what was done is kept: an edit may be taken back
+            arguments.confirm()  # while the finished work is still saved: an edit may be reverted
             for clause in engine.left(work, records):
                 log.warning("%s: %s", job.run, clause)
             facts = {
@@ -62,7 +62,7 @@ def reconstruct(arguments: argparse.Namespace) -> None:
 
 
 def prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction, torch.Tensor]:
-    """Return what is reconstructed and how, and the inputs of its first block."""
+    """Return the reconstruction's network and settings, and the inputs of its first block."""
     recipe, run = job.recipe, job.run
     rounding = checked(imports.load(job.rounding), job.rounding)
     if rounding.regularizer is not Rounding.regularizer:

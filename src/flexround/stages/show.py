@@ -19,7 +19,7 @@ from flexround.results.table_csv import summarise
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """Make one table as CSV, LaTeX and HTML from evaluated runs, or from settings, and print it."""
+    """Write one table as CSV, LaTeX and HTML, from evaluated runs or from settings, and print it."""
     job = TabulateJob.read(arguments.job)
     table, scale = job.table, job.scale
     if table.settings:
@@ -34,9 +34,9 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def claims(arguments: argparse.Namespace) -> None:
-    """Judge the paper's claims, as far as there are runs, list its errata, and print how many comparisons hold."""
+    """Judge the paper's claims as far as runs exist, list its errata, and print how many comparisons hold."""
     job = ClaimsJob.read(arguments.job)
-    nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
+    nothing = dataclasses.replace(job.scope, selected=())  # other files in the directory are no inputs of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
     mistakes = frames.lines(frames.read(io.StringIO(job.errata), Erratum), Erratum)
     usable = paper_numbers.without_copies(dict(job.numbers), mistakes)
@@ -53,7 +53,7 @@ def claims(arguments: argparse.Namespace) -> None:
 
 
 def _summary(claims: Sequence[JudgedClaim]) -> str:
-    """Return a line per claim: how many of its comparisons have each verdict."""
+    """Return a line per claim with the number of its comparisons by verdict."""
     width = max(len(claim.name) for claim in claims)
     lines = [f"{'':{width}}  {'  '.join(VERDICTS)}"]
     for claim in claims:
@@ -63,13 +63,13 @@ def _summary(claims: Sequence[JudgedClaim]) -> str:
 
 
 def ranking(arguments: argparse.Namespace) -> None:
-    """Rank the roundings of a scale by the evaluated runs of its tables."""
+    """Rank a scale's roundings by the evaluated runs of its tables."""
     job = RankingJob.read(arguments.job)
     found = list(itertools.chain(*(cells.collect(table, job.scope) for table in job.tables)))
     write_text(job.out, frames.text(rank(found, job.entrants, job.scale.name)))
 
 
 def summary(arguments: argparse.Namespace) -> None:
-    """Sum up the tables in one small JSON: what ``dvc metrics show`` and ``dvc metrics diff`` read."""
+    """Sum up the tables in one small JSON for ``dvc metrics show`` and ``dvc metrics diff``."""
     job = SummaryJob.read(arguments.job)
     write_json(job.out, summarise(job.tables))

@@ -1,1 +1,1 @@
-"""Tasks: data, fine-tuning recipe and metric, one file for each family of the paper's section 4."""
+"""Tasks: data, fine-tuning recipe and metric, one file per task family of the paper's section 4."""

@@ -1,11 +1,11 @@
 """Beam search of causal language models, batched, by the rules behind LoRA's published WebNLG scores.
 
 The rules are those of ``examples/NLG/src/gpt2_beam.py`` of microsoft/LoRA, which decodes one prompt at a time.
-transformers' ``generate`` has others: it bans tokens after the softmax, keeps as many finished hypotheses as beams, and
-looks for repetitions in the prompt too.
+transformers' ``generate`` differs: it bans tokens after the softmax, keeps as many finished hypotheses as beams, and
+also searches the prompt for repetitions.
 
-Shapes: G prompts at work, K beams of each (1 before the first step), V tokens in the vocabulary, T tokens of a padded
-prompt, L tokens generated so far, C tokens in the cache for each prompt.
+Shapes: G unfinished prompts, K beams per prompt (1 before the first step), V tokens in the vocabulary, T tokens of a
+padded prompt, L tokens generated so far, C cached tokens per prompt.
 """
 
 import math
@@ -19,28 +19,28 @@ from transformers.cache_utils import DynamicCache
 from flexround.errors import NumericalError, SettingsError
 from flexround.tasks.options import WebNLGOptions
 
-FORGET_EVERY = 8  # steps; more often costs more copies than it saves
+FORGET_EVERY = 8  # steps; a smaller interval costs more in copies than it saves
 
 
 def search(
     model: Any, prompts: Sequence[Sequence[int]], options: WebNLGOptions, eos: Sequence[int], batch: int = 32
 ) -> list[list[int]]:
-    """Return the best continuation of each prompt: its tokens, with the one of ``eos`` if it got that far.
+    """Return the tokens of each prompt's best continuation, including the final ``eos`` token if it was generated.
 
     Args:
-        model: a causal language model of transformers, on any device, but for GPT-Neo; left in evaluation mode.
-        prompts: token ids, at least one each; of a prompt that is too long the last ones count.
-        options: at most ``max_length`` tokens of prompt and continuation together, fewer if the model has fewer
-            positions. A hypothesis scores its log probability over its length to the power ``length_penalty``.
-        eos: tokens that finish a hypothesis.
-        batch: prompts decoded at once. Which prompts share a batch doesn't matter, but for rounding.
+        model: a causal language model of transformers, except GPT-Neo, on any device; left in evaluation mode.
+        prompts: token ids, at least one per prompt; a prompt that is too long loses its first tokens.
+        options: prompt and continuation together have at most ``max_length`` tokens, fewer if the model has fewer
+            positions. A hypothesis scores its log probability divided by its length to the power ``length_penalty``.
+        eos: tokens that end a hypothesis.
+        batch: prompts decoded at once. The grouping into batches changes results only by rounding.
 
     Raises:
         SettingsError: the model is a GPT-Neo.
         NumericalError: the model returns NaN or Inf.
     """
     if model.config.model_type == "gpt_neo":
-        # Its local attention counts a token's distance by its place in the cache, where the beams stand side by side.
+        # GPT-Neo's local attention measures distance by cache position, but the cache holds the beams side by side.
         raise SettingsError("beam search of a gpt_neo model: not possible, choose a gpt2, opt or llama")
     positions = getattr(model.config, "max_position_embeddings", options.max_length)  # BLOOM has no limit
     limit = min(options.max_length, positions) - options.steps
@@ -57,11 +57,11 @@ def search(
 
 
 def _decode(model: Any, prompts: list[list[int]], options: WebNLGOptions, eos: Sequence[int]) -> list[list[int]]:
-    """Search the continuations of one batch of prompts.
+    """Search for the best continuations of one batch of prompts.
 
-    The cache keeps the tokens of all beams of a prompt side by side, and each beam sees its own past alone. So the
-    prompt is kept once, and nothing moves in the cache when beams change places: copying it for every step, as is
-    usual, takes most of the time of a small model.
+    The cache holds the tokens of a prompt's beams side by side, and each beam attends only to its own past. So the
+    prompt is cached once, and the cache stays in place when beams are reordered. The usual copy of the cache at every
+    step takes most of a small model's time.
     """
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]  # at the left
@@ -72,7 +72,7 @@ def _decode(model: Any, prompts: list[list[int]], options: WebNLGOptions, eos: S
     visible = mask.bool()[:, None]
     cache: Any = DynamicCache(config=model.config)
     ends = tokens.new_tensor(eos)
-    running = torch.arange(len(prompts), device=tokens.device)  # the prompts still at work
+    running = torch.arange(len(prompts), device=tokens.device)  # the unfinished prompts
     history = tokens.new_empty((len(prompts), 1, 0))
     scores = tokens.new_zeros((len(prompts), 1), dtype=torch.float64)
     best = scores.new_full((len(prompts),), -math.inf)
@@ -91,8 +91,8 @@ def _decode(model: Any, prompts: list[list[int]], options: WebNLGOptions, eos: S
             continuations[running[group]] = history[group, beam[group]].tolist()
         best[running] = torch.maximum(best[running], value)
 
-        # Log probabilities only fall, and the greatest length divides them most: where no beam would win if it kept its
-        # log probability to the last step, no beam can win, and the prompt is done.
+        # Log probabilities only fall, and the greatest length divides them most. A prompt is done if no beam would win
+        # even if it kept its log probability until the last step.
         scores = scores.masked_fill(ended, -math.inf)
         going = scores.amax(dim=1) / options.steps**options.length_penalty > best[running]
         if not going.any():
@@ -107,13 +107,13 @@ def _decode(model: Any, prompts: list[list[int]], options: WebNLGOptions, eos: S
         own = torch.eye(options.beams, dtype=torch.bool, device=tokens.device)  # the token that each adds to the cache
         visible = torch.cat([visible, own.expand(len(visible), -1, -1)], dim=2)
         positions = (positions[:, -1:] + 1).expand_as(tokens)
-        # From now on the mask of the attention itself, (G, 1, K, C), which transformers passes on as it is.
+        # Later steps pass the attention's own mask, (G, 1, K, C), which transformers uses unchanged.
         mask = torch.zeros_like(visible, dtype=model.dtype).masked_fill(~visible, torch.finfo(model.dtype).min)[:, None]
     return continuations
 
 
 def _forget(cache: Any, visible: Tensor) -> Tensor:
-    """Drop from the cache, in place, what no beam sees any more; return what is left of ``visible``, bool (G, K, C)."""
+    """Drop cached tokens that no beam attends to, in place; return the shortened ``visible``, bool (G, K, C)."""
     used = visible.any(dim=1)
     kept = used.int().argsort(dim=1, descending=True, stable=True)[:, : int(used.sum(dim=1).max())]
     for layer in cache.layers:
@@ -123,9 +123,9 @@ def _forget(cache: Any, visible: Tensor) -> Tensor:
 
 
 def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:
-    """Set to -inf, in place, the logits (G, K, V) of tokens that would complete an n-gram of (G, K, L) again.
+    """Set to -inf, in place, the logits (G, K, V) of tokens that would repeat an n-gram of ``history`` (G, K, L).
 
-    Before the softmax, so that the other tokens share the banned ones' probability.
+    The ban precedes the softmax, so the other tokens share the banned tokens' probability.
     """
     length = history.shape[2]
     if length < size:
@@ -139,9 +139,9 @@ def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:
 def _extend(logits: Tensor, scores: Tensor, beams: int) -> tuple[Tensor, Tensor, Tensor]:
     """Choose the best extensions of each prompt's hypotheses by logits (G, K, V) and their scores so far (G, K).
 
-    Return, (G, beams) each and the best first, the hypothesis that it extends, its new token and its log probability.
+    Return three arrays (G, beams), best first: the extended hypothesis, the new token and the log probability.
     """
-    # The best of all are among the best of each hypothesis: nothing as large as the logits needs to be stored.
+    # The best extensions overall are among the best of each hypothesis, so no second array is as large as the logits.
     top, tokens = logits.topk(beams)
     log_probabilities = top - logits.logsumexp(dim=2, keepdim=True)
     extended, chosen = (scores[..., None] + log_probabilities).flatten(1).topk(beams)

@@ -1,7 +1,7 @@
 """Common-sense reasoning and WikiText-2 perplexity of LLaMA, calibrated on C4 (tables 7 and 19 to 22).
 
-lm-eval asks the questions. One evaluation asks them with every number of few-shot examples, because the tables of
-zero-shot and of five-shot accuracies are about the same networks.
+lm-eval asks the questions. One evaluation covers every number of few-shot examples, because the tables of zero-shot
+and five-shot accuracies share their networks.
 """
 
 import itertools
@@ -27,11 +27,11 @@ from flexround.tasks.protocol import Evaluation, Inputs, Split
 from flexround.tasks.questions import KINDS, Row
 
 log = logging.getLogger(__name__)
-JOINED = 1000  # documents that the authors' code joins before it cuts them; what is left of them is dropped
+JOINED = 1000  # documents that the authors' code joins before it cuts them into blocks; it drops the remainder
 TEST = "wikitext2-raw/wiki.test.raw"
-C4 = "c4-sample/c4.utf8"  # a document a line
-LINES = 6  # of a question of HellaSwag: context, number of the right ending, four endings
-POSED = {  # in the sources directory, and what follows a query there
+C4 = "c4-sample/c4.utf8"  # one document per line
+LINES = 6  # of a HellaSwag question: context, number of the right ending, four endings
+POSED = {  # path in the sources directory, and the text that follows each query
     "boolq": ("questions/reading_comprehension/boolq.jsonl", "\nAnswer:"),
     "piqa": ("questions/commonsense_reasoning/piqa.jsonl", "Answer:"),
     "hellaswag": ("hellaswag/hellaswag_val_full.txt.bz2", ""),
@@ -45,15 +45,15 @@ POSED = {  # in the sources directory, and what follows a query there
 class Commonsense(LanguageModelling):
     """Accuracies on seven multiple-choice data sets, and perplexities on WikiText-2.
 
-    Metrics: ``NAME`` and ``NAME_SHOTS`` for the data sets of ``KINDS``, in the paper's choice of accuracy; ``ppl`` on
-    the validation split, row by row as in ``LanguageModelling``; ``ppl_TOKENS`` on the test split, its rows joined by
+    Metrics: ``NAME`` and ``NAME_SHOTS`` for the data sets of ``KINDS``, with the paper's choice of accuracy; ``ppl`` on
+    the validation split, row by row as in ``LanguageModelling``; ``ppl_TOKENS`` on the test split with rows joined by
     blank lines, as in most later papers.
     """
 
     options: CommonsenseOptions  # type: ignore[assignment]
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
+        """Read the questions ``NAME``, few-shot examples ``NAME-train``, two WikiText-2 splits, and C4 as ``train``."""
         options, root = self.options, sources / self.options.root
         questions = root / "commonsense"
         made = {name: read(questions, name, train=False) for name in KINDS}
@@ -67,7 +67,7 @@ class Commonsense(LanguageModelling):
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
         """Return the documents, uint8 (bytes,), and the numbers by which ``inputs`` chooses blocks, int64 (samples,).
 
-        ``release`` takes the first ones.
+        The rule ``release`` takes the first blocks.
         """
         drawn = super().calibration(data, samples, seed)
         if self.options.calibration == "release":
@@ -75,10 +75,10 @@ class Commonsense(LanguageModelling):
         return drawn
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
-        """Return blocks of the documents as int64 (N, 2, T) ids and types; there is no padding.
+        """Return blocks of the documents as int64 (N, 2, T) ids and types, without padding.
 
         Raises:
-            InputError: more samples than blocks, or a tokenizer that does not begin texts.
+            InputError: more samples than blocks, or a tokenizer that puts no token before a text.
         """
         self._tokenizer(network)
         if self.options.calibration == "paper":
@@ -93,7 +93,7 @@ class Commonsense(LanguageModelling):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return accuracies and perplexities; predictions hold ``acc`` and ``acc_norm`` of each question."""
+        """Return accuracies and perplexities; the predictions hold each question's ``acc`` and ``acc_norm``."""
         tokenizer = self._tokenizer(network)
         losses = self._losses(model, data, batch, tokenizer)
         scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
@@ -112,7 +112,7 @@ class Commonsense(LanguageModelling):
         return text.evaluation(scored, predictions, protocol)
 
     def _losses(self, model: nn.Module, data: Path, batch: int, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-        """Return the blocks' mean losses in nats, float64 (N,), for each perplexity."""
+        """Return each perplexity's mean block losses in nats, float64 (N,)."""
         validation, test = ([row["text"] for row in text.read_rows(data, split)] for split in ("validation", "test"))
         size, long = self.options.block_size, self.options.test_block
         return {
@@ -121,7 +121,7 @@ class Commonsense(LanguageModelling):
         }
 
     def _tokenizer(self, network: Path) -> Tokenizer:
-        """Return the tokenizer of a network, which begins texts if the options say so."""
+        """Return a network's tokenizer; check that it begins texts if the options require it."""
         tokenizer = tokenizer_files.load(network / TOKENIZER)
         added = tokenizer.encode("").ids
         if self.options.begin and len(added) != 1:
@@ -135,19 +135,19 @@ class Commonsense(LanguageModelling):
 class PosedCommonsense(Commonsense):
     """Accuracies on some questions of seven data sets, and the perplexity ``ppl`` of WikiText-2's test text.
 
-    The text is tokenized as a whole, and its first blocks are evaluated. There are no few-shot examples.
+    The text is tokenized as a whole, and only its first blocks are evaluated. The task has no few-shot examples.
     """
 
     options: PosedOptions
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read random questions, the same each time; WikiText-2's ``test`` text as one row; documents as ``train``."""
+        """Read a fixed random choice of questions, WikiText-2's ``test`` text as one row, and ``train`` documents."""
         made: dict[str, text.Rows] = {}
         for name in KINDS:
             questions = read_posed(sources / self.options.root, name)
             order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
             made[name] = [questions[index] for index in order[: self.options.questions]]
-        test, train = (  # one copy of WikiText-2 has the line ends of Windows
+        test, train = (  # one copy of WikiText-2 has Windows line ends
             "".join(text.lines(sources / self.options.root / path)).replace("\r\n", "\n") for path in (TEST, C4)
         )
         made["train"] = [{"text": line} for line in train.split("\n") if line.strip()]
@@ -160,20 +160,20 @@ class PosedCommonsense(Commonsense):
 
 
 def read(root: Path, name: str, train: bool) -> list[Row]:
-    """Read the examples of a data set that are evaluated, or those that few-shot examples are drawn from.
+    """Read the evaluated examples of a data set, or with ``train`` the source of its few-shot examples.
 
-    They come from ``root/NAME``, ``name`` as in ``KINDS``, or a folder in it, which the hub names after the data set's
-    configuration. ARC and OpenBookQA are evaluated on their test split, the others, whose test labels are secret, on
-    their validation split.
+    The files are in ``root/NAME``, ``name`` as in ``KINDS``, or in a folder there, which the hub names after the data
+    set's configuration. ARC and OpenBookQA are evaluated on the test split. The other data sets, whose test labels are
+    secret, are evaluated on the validation split.
 
     Returns:
-        Rows with the fields ``KINDS[name].fields``, which ``KINDS[name].pose`` takes.
+        Rows with the fields ``KINDS[name].fields``, as ``KINDS[name].pose`` takes them.
     """
     return text.table(root / name, "train" if train else KINDS[name].split, KINDS[name].fields)
 
 
 def read_posed(root: Path, name: str) -> list[Row]:
-    """Read the questions that a git repository has of a data set, in the form that ``KINDS[name].pose`` returns."""
+    """Read a data set's questions from a git repository's file, in the form that ``KINDS[name].pose`` returns."""
     file, end = POSED[name]
     lines = text.lines(root / file)
     if name == "hellaswag":
@@ -182,13 +182,13 @@ def read_posed(root: Path, name: str) -> list[Row]:
 
 
 def _of_lines(lines: Iterable[str]) -> Row:
-    """Return a question of HellaSwag, which is ``LINES`` lines."""
+    """Return a HellaSwag question from its ``LINES`` lines."""
     context, gold, *endings = (questions.tidy(line) for line in lines)
     return {"query": context, "choices": endings, "gold": int(gold)}
 
 
 def _of_json(row: dict[str, Any], end: str) -> Row:
-    """Return a question; ``end`` follows its query."""
+    """Return a question, with ``end`` appended to its query."""
     if "continuation" in row:
         return {"choices": row["context_options"], "continuation": row["continuation"], "gold": row["gold"]}
     return {"query": row["query"].removeprefix("Passage: ") + end, "choices": row["choices"], "gold": row["gold"]}

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from flexround.errors import InputError
 from flexround.models import tokenizer_files
 
-CHUNK = 1024  # texts tokenized at once: what the tokenizer returns for each is many times the size of its ids
+CHUNK = 1024  # texts tokenized at once: the tokenizer's result is many times larger than the ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Encoded:
 
     Attributes:
         ids: int32 (N, T).
-        types: int8 (N, T), 1 for the tokens of the second text where the tokenizer tells them apart.
+        types: int8 (N, T), 1 for the second text's tokens if the tokenizer distinguishes the two texts.
         mask: bool (N, T), True for real tokens.
     """
 
@@ -31,10 +31,10 @@ class Encoded:
 
 
 def encode(tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> Encoded:
-    """Encode texts, or pairs joined as the tokenizer joins them.
+    """Encode texts, or pairs as the tokenizer joins them.
 
-    What is too long loses tokens at the end of the longer of the two texts, one by one. The tokenizer cuts and pads to
-    ``length`` from now on.
+    An input that is too long loses tokens one by one, each from the end of the longer text. The tokenizer keeps
+    truncating and padding to ``length`` afterwards.
 
     Raises:
         InputError: the tokenizer has no padding token.
@@ -61,7 +61,7 @@ def check_positions(model: Any, length: int) -> None:
     """Check that a transformers model has a position for each of ``length`` tokens.
 
     Raises:
-        InputError: it has fewer.
+        InputError: the model has fewer positions.
     """
     positions = getattr(model.config, "max_position_embeddings", length)  # BLOOM has no limit
     if length > positions:
@@ -69,10 +69,10 @@ def check_positions(model: Any, length: int) -> None:
 
 
 def check_padding(model: Any, tokenizer: Tokenizer, where: Path) -> None:
-    """Check that a decoder's classifier, which reads the last token that isn't padding, knows the tokenizer's padding.
+    """Check that a decoder's classifier, which reads the last non-padding token, knows the tokenizer's padding token.
 
     Raises:
-        InputError: it takes another token for padding.
+        InputError: the model uses another padding token.
     """
     padding = (tokenizer.padding or {}).get("pad_id")
     if not hasattr(model.config, "type_vocab_size") and model.config.pad_token_id != padding:
@@ -88,17 +88,17 @@ def blocks(
     """Tokenize texts one by one, join them and cut them into blocks; the tail is dropped.
 
     Args:
-        texts: read as they are needed.
-        tokenizer: adds to each text what it adds; loses its padding and truncation.
-        size: tokens of a block.
-        count: blocks at a time.
-        joined: texts that are joined, as run_clm joins 1000; the tail of each such group is dropped. None: all texts.
+        texts: the texts, read lazily.
+        tokenizer: adds its special tokens to each text; loses its padding and truncation.
+        size: tokens per block.
+        count: blocks yielded at a time.
+        joined: number of texts joined into a group whose tail is dropped; run_clm's is 1000. None: all texts.
 
     Yields:
-        int32 (count, size), at last fewer.
+        int32 (count, size); the last array may have fewer rows.
 
     Raises:
-        InputError: there is not one block.
+        InputError: the texts are shorter than one block.
     """
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -1,6 +1,6 @@
-"""The eight GLUE tasks, from parquet of the hub or the files of their authors (tables 4, 14, 15, 16).
+"""The eight GLUE tasks, from the hub's parquet or the authors' files (tables 4, 14, 15, 16).
 
-Columns and label ids are those of the hub's data set ``glue``.
+Columns and label ids follow the hub's data set ``glue``.
 """
 
 import itertools
@@ -36,18 +36,18 @@ SPLITS["mnli"] = ("train", "validation_matched", "validation_mismatched")
 
 
 class Layout(NamedTuple):
-    """A task as its authors released it: the tab-separated files of each split, and the columns of a line, from 0."""
+    """A task as its authors released it: each split's tab-separated files, and the columns of a line, from 0."""
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
     label: int
     texts: tuple[int, ...]
-    header: int  # lines of a file before its first example
+    header: int  # lines before a file's first example
 
 
 LAYOUTS = {
     "cola": Layout(("in_domain_train.tsv",), ("in_domain_dev.tsv", "out_of_domain_dev.tsv"), 1, (3,), 0),
-    # A copy that has a tenth of the training phrases in dev.tsv, and GLUE's validation split in test.tsv.
+    # This copy has a tenth of the training phrases in dev.tsv, and GLUE's validation split in test.tsv.
     "sst2": Layout(("train.tsv", "dev.tsv"), ("test.tsv",), 1, (0,), 1),
     "mrpc": Layout(("msr_paraphrase_train.txt",), ("msr_paraphrase_test.txt",), 0, (3, 4), 1),
     "stsb": Layout(("sts-train.csv",), ("sts-dev.csv",), 4, (5, 6), 0),
@@ -55,22 +55,22 @@ LAYOUTS = {
 
 
 def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
-    """Read one split of ``SPLITS`` of a task from ``root/NAME``.
+    """Read one of a task's ``SPLITS`` from ``root/NAME``.
 
     Returns:
-        Rows with the texts ``SENTENCES[name]``, ``label`` and ``idx``. ``label`` is an int from 0, for STS-B a float
+        Rows with the texts ``SENTENCES[name]``, ``label`` and ``idx``. ``label`` is an int from 0; STS-B's is a float
         from 0 to 5.
     """
     return text.table(root / name, split, (*SENTENCES[name], "label", "idx"))
 
 
 def read_released(root: Path, name: str, split: str) -> list[dict[str, Any]]:
-    """Read one split of a task of ``LAYOUTS`` from ``root/NAME``; the rows are those of ``read``."""
+    """Read one split of a task in ``LAYOUTS`` from ``root/NAME``, as rows like those of ``read``."""
     layout, number = LAYOUTS[name], float if name == "stsb" else int
     rows: list[dict[str, Any]] = []
     for file in layout.train if split == "train" else layout.validation:
         for line in itertools.islice(text.lines(root / name / file), layout.header, None):
-            fields = line.rstrip("\r\n").split("\t")  # not pandas, for which an absent field is an empty one
+            fields = line.rstrip("\r\n").split("\t")  # pandas would read an absent field as an empty one
             texts = {column: fields[place] for column, place in zip(SENTENCES[name], layout.texts, strict=True)}
             rows.append(texts | {"label": number(fields[layout.label]), "idx": len(rows)})
     return rows
@@ -119,7 +119,7 @@ class Glue(text.TextTask):
     ) -> Evaluation:
         encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
         metrics = GLUE_METRICS[self.options.name]
-        if split == "heldout":  # only what settings are chosen by
+        if split == "heldout":  # only the metric that selects settings
             name, (metric, _) = next(iter(metrics.items()))
             metrics = {name: (metric, "heldout")}
         predicted: dict[str, tuple[np.ndarray, np.ndarray]] = {}

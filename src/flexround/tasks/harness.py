@@ -31,30 +31,30 @@ from flexround.tasks import questions, text
 from flexround.tasks.language import LOGITS
 from flexround.tasks.questions import Row, Version
 
-TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of one batch, padding included; a CPU is fastest where they fit its cache
+TOKENS = {"cpu": 2**11, "cuda": 2**14}  # per batch, with padding; a CPU is fastest if the batch fits its cache
 DEFINITIONS = PARAMS / "lm_eval"
 VERSION = lm_eval.__version__
-EXAMPLES = "examples"  # of a kept part, beside its scores
-SEEDS: dict[Version, int] = {"0.3": 42, "0.4": 1234}  # of the few-shot examples in each version of lm-eval
+EXAMPLES = "examples"  # key of the few-shot examples in a saved part, beside its scores
+SEEDS: dict[Version, int] = {"0.3": 42, "0.4": 1234}  # for drawing few-shot examples, by version of lm-eval
 
-logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of everything that is meant here
+logging.getLogger("lm_eval").setLevel(logging.ERROR)  # its warnings concern choices made on purpose here
 
 
 class Request(NamedTuple):
-    """A continuation of a context: its token ids, the context's first, and how many are the continuation's."""
+    """A context and its continuation: their token ids in this order, and the continuation's number of tokens."""
 
     ids: list[int]
     asked: int
 
 
 class Packed(NamedTuple):
-    """Requests of one question as one sequence.
+    """One question's requests as one sequence.
 
     Attributes:
         ids: token ids, the common prefix first.
-        positions: of the tokens.
-        branches: -1 for the prefix, else the number of the request.
-        places: for each request where its continuation's tokens are predicted.
+        positions: each token's position.
+        branches: for each token -1 in the prefix, else its request's number.
+        places: for each request, the indices at which its continuation's tokens are predicted.
     """
 
     ids: list[int]
@@ -64,9 +64,9 @@ class Packed(NamedTuple):
 
 
 def pack(requests: Sequence[Request]) -> Packed:
-    """Put the requests of a question behind their common prefix; the last tokens predict nothing and are left out."""
+    """Put a question's requests behind their common prefix; their last tokens predict nothing and are left out."""
     inputs = [request.ids[:-1] for request in requests]
-    columns = zip(min(inputs), max(inputs), strict=False)  # what these two share, all between them share
+    columns = zip(min(inputs), max(inputs), strict=False)  # the prefix of these two is common to all inputs
     prefix = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], columns)))
     made = Packed(inputs[0][:prefix], list(range(prefix)), [-1] * prefix, [])
     for number, (request, ids) in enumerate(zip(requests, inputs, strict=True)):
@@ -81,12 +81,12 @@ def pack(requests: Sequence[Request]) -> Packed:
 
 @torch.no_grad()
 def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) -> list[list[tuple[float, bool]]]:
-    """Return the log likelihood of every continuation, and whether each of its tokens is the likeliest.
+    """Return each continuation's log likelihood, and whether all of its tokens are the likeliest.
 
     Args:
         model: LLaMA with a language-modelling head.
-        questions: the requests of each question.
-        batch: questions at once, fewer where they are long.
+        questions: each question's requests.
+        batch: questions per batch, fewer if they are long.
     """
     packed = [pack(requests) for requests in questions]
     tokens = TOKENS[model.device.type]
@@ -108,7 +108,7 @@ def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) 
 
 
 def _predicting(model: Any, packed: Sequence[Packed]) -> Tensor:
-    """Return the last hidden states (P, H) at all places where a continuation's tokens are predicted, in order."""
+    """Return the last hidden states (P, H) at all ``places`` of the packed questions, in order."""
     length, device = max(len(one.ids) for one in packed), model.device
 
     def padded(rows: list[list[int]], value: int) -> Tensor:
@@ -125,12 +125,12 @@ def _predicting(model: Any, packed: Sequence[Packed]) -> Tensor:
 
 
 class Answers(NamedTuple):
-    """What a model answered to N questions.
+    """A model's answers to N questions.
 
     Attributes:
-        scores: ``acc``, 1 where the right choice is the likeliest, and ``acc_norm``, the same per character, where the
+        scores: ``acc``, 1 if the right choice is the likeliest, and ``acc_norm``, the same per character, if the
             definition has it: uint8 (N,).
-        examples: int32 (N, shots), which training examples came before each question.
+        examples: int32 (N, shots), the indices of the training examples before each question.
         facts: versions, hashes and seeds for the record.
     """
 
@@ -142,20 +142,20 @@ class Answers(NamedTuple):
 class VersionedModel(HFLM):
     """A causal language model as one of lm-eval's versions calls it.
 
-    0.3 encodes a context and its continuation apart and adds nothing; 0.4 encodes them together, with what the
-    tokenizer adds.
+    Version 0.3 encodes context and continuation separately, without special tokens. Version 0.4 encodes them together,
+    with the tokenizer's special tokens.
     """
 
     def __init__(self, model: Any, tokenizer: tokenizers.Tokenizer, version: Version, batch: int) -> None:
-        """Take a model that is on its device, and its tokenizer, which loses padding and truncation."""
+        """Take a model on its device, and its tokenizer, which loses padding and truncation."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        some = tokenizer.id_to_token(0)  # lm-eval wants tokens to pad and begin with, and has no use for them here
+        some = tokenizer.id_to_token(0)  # lm-eval requires a padding and a first token, but doesn't use them here
         wrapper = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=some, bos_token=some)
         super().__init__(pretrained=model, tokenizer=wrapper, batch_size=batch)
         self.version, self.batch = version, batch
-        self.positions = int(self.max_length)  # lm-eval looks for them anew at each question
-        # Without the slow wrapper. A question's choices, which share the context, come one after the other.
+        self.positions = int(self.max_length)  # lm-eval would look them up again at each question
+        # This avoids the slow wrapper. A question's choices, which share their context, are consecutive.
         self.ids = functools.lru_cache(4)(lambda text: tokenizer.encode(text, add_special_tokens=version != "0.3").ids)
 
     def tok_encode(self, string: str, *_: Any, **__: Any) -> list[int]:
@@ -167,9 +167,9 @@ class VersionedModel(HFLM):
         return super()._encode_pair(context, continuation)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Return the log likelihood of each continuation, and whether greedy search would choose it.
+        """Return each continuation's log likelihood, and whether greedy search would choose it.
 
-        LLaMA reads the context of a question's choices once.
+        LLaMA reads the choices' common context only once per question.
         """
         if self.config.model_type != "llama":
             lengths = (sum(map(len, self._encode_pair(*request.args))) for request in requests)
@@ -182,13 +182,13 @@ class VersionedModel(HFLM):
         return list(itertools.chain(*found))
 
     def _request(self, context: str, continuation: str) -> Request:
-        """Encode a request; what is longer than the model's positions loses its beginning."""
+        """Encode a request; a sequence longer than the model's positions loses its beginning."""
         before, after = self._encode_pair(context, continuation)
         return Request([*before, *after][-self.positions - 1 :], len(after))
 
 
 class Drawn(ContextSampler):
-    """Gives each question the examples that were drawn for it; the questions come in their order."""
+    """A sampler that gives each question the examples drawn for it; the questions must come in order."""
 
     def __init__(self, rows: list[Row], drawn: np.ndarray) -> None:
         super().__init__(rows)
@@ -199,9 +199,9 @@ class Drawn(ContextSampler):
 
 
 def draw(questions: int, available: int, shots: int, version: Version) -> np.ndarray:
-    """Draw the examples that come before each question, as a version of lm-eval does: int32 (questions, shots).
+    """Draw the examples before each question, as a version of lm-eval does: int32 (questions, shots).
 
-    0.3 shuffles the questions by the generator that then draws; 0.4 draws in their order.
+    Version 0.3 first shuffles the questions with the same generator; version 0.4 keeps their order.
     """
     generator, order = random.Random(SEEDS[version]), list(range(questions))
     if version == "0.3":
@@ -217,16 +217,16 @@ def read(name: str, data: str, splits: dict[str, str], **_: Any) -> dict[str, Da
     pose = questions.KINDS[name].pose
     prepared = {split: text.read_rows(Path(data), own) for split, own in splits.items()}
     return {
-        split: Dataset.from_list([row if "gold" in row else pose(row) for row in rows])  # some files have them posed
+        split: Dataset.from_list([row if "gold" in row else pose(row) for row in rows])  # some files are posed already
         for split, rows in prepared.items()
     }
 
 
 def ask(model: VersionedModel, name: str, data: Path, shots: int) -> Answers:
-    """Let a model answer all questions of a data set, unless it did before this job was killed.
+    """Let a model answer all questions of a data set, or load the answers saved before this job was killed.
 
-    ``data`` is the directory of ``NAME.jsonl`` and, for shots, the examples before each question,
-    ``NAME-train.jsonl``. The version of the model decides which of these are drawn.
+    ``data`` is the directory of the questions ``NAME.jsonl`` and, for few-shot examples, ``NAME-train.jsonl``. The
+    model's version of lm-eval decides which examples are drawn.
     """
     part = f"{name}-{shots}"
     if found := resume.load(part):
@@ -262,11 +262,11 @@ def _ask(model: VersionedModel, name: str, data: Path, shots: int) -> Answers:
 
 @functools.cache
 def _manager() -> TaskManager:
-    """Return lm-eval's view of our definitions alone."""
+    """Return lm-eval's task manager with our definitions only."""
     return TaskManager(include_path=str(DEFINITIONS), include_defaults=False)
 
 
 def definition_hash(name: str) -> str:
-    """Return a sha256 of what decides how a data set is asked: its definition, and our code of the prompts."""
+    """Return a sha256 of a data set's definition and of our prompt code, which together decide its prompts."""
     files = (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(questions.__file__))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

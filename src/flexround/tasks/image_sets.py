@@ -1,4 +1,4 @@
-"""Image sets that are small enough to be one array: CIFAR-10 and photographs, from tars that are not unpacked."""
+"""Image sets small enough for one array, read from tars without unpacking: CIFAR-10 and photographs."""
 
 import csv
 import io
@@ -21,17 +21,17 @@ INDEX, LIST = "images.csv", "dataset.txt"
 
 
 class ArrayTask(ImageTask):
-    """A task whose data are ``train_images.npy``, uint8 (N, H, W, 3), and ``train_labels.npy``, and the same of val."""
+    """A task with the files ``train_images.npy``, uint8 (N, H, W, 3), ``train_labels.npy``, and the same for val."""
 
     def save(self, out: Path, arrays: dict[str, np.ndarray]) -> None:
-        """Write the data, images uint8 (N, H, W, 3) and labels int64 (N,) by name, and their manifest."""
+        """Write the named arrays, images uint8 (N, H, W, 3) and labels int64 (N,), and their manifest."""
         for name, array in arrays.items():
             save_array(out / f"{name}.npy", array)
         facts = self.options.model_dump(mode="json", exclude={"root"})
         write_manifest(out, [f"{name}.npy" for name in arrays], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images as they are, uint8 (samples, H, W, 3), and their int64 indices."""
+        """Return random training images without augmentation, uint8 (samples, H, W, 3), and their int64 indices."""
         images = np.load(data / "train_images.npy", mmap_mode="r")
         indices = draw_indices(len(images), samples, seed)
         return {"images": images[indices], "indices": indices}
@@ -41,28 +41,28 @@ class ArrayTask(ImageTask):
 
 
 def tar_files(path: Path) -> dict[str, bytes]:
-    """Return the files in a tar, by name and in the order of their names."""
+    """Return a tar's files by name, sorted."""
     with tarfile.open(path) as tar:
         files = ((member.name, tar.extractfile(member)) for member in tar if member.isfile())
         return dict(sorted((name, content.read()) for name, content in files if content))
 
 
 def decoded(content: bytes) -> Image.Image:
-    """Return the RGB image that a file holds."""
+    """Return a file's RGB image."""
     return Image.open(io.BytesIO(content)).convert("RGB")
 
 
 class Cifar10(ArrayTask):
-    """CIFAR-10. The test images are what is evaluated; some training images are kept to calibrate on."""
+    """CIFAR-10: the test images for evaluation, and some training images for calibration."""
 
     options: Cifar10Options
     input_shape = (3, 32, 32)
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode the test images and a part of the training images, as many of each class.
+        """Decode the test images and some training images, equally many per class.
 
-        The training images of a class are at equal distances: in the order of their names, kinds of a thing are
-        neighbours.
+        A class's training images are taken at equal distances, because images of similar objects have neighbouring
+        names.
         """
         root, count = sources / self.options.root, self.options.train // self.options.classes
         train, val = (read_tar(root / f"{split}.tar") for split in ("train", "test"))
@@ -75,7 +75,7 @@ class Cifar10(ArrayTask):
 
 
 def read_tar(path: Path) -> list[list[bytes]]:
-    """Return the images of a tar, class by class in the order of their names. The class is the folder of an image."""
+    """Return a tar's images by class, in the order of their names. An image's folder is its class."""
     by_class: dict[str, list[bytes]] = {}
     for name, content in tar_files(path).items():
         by_class.setdefault(PurePosixPath(name).parent.name, []).append(content)
@@ -83,7 +83,7 @@ def read_tar(path: Path) -> list[list[bytes]]:
 
 
 class Photographs(ArrayTask):
-    """``photographs.tar`` and ``validation.tar`` are evaluated on, ``samples.tar`` is calibrated on."""
+    """Photographs: ``photographs.tar`` and ``validation.tar`` for evaluation, ``samples.tar`` for calibration."""
 
     options: PhotographsOptions
 
@@ -102,7 +102,7 @@ class Photographs(ArrayTask):
         self.save(out, arrays | {"val_images": val_images, "val_labels": val_labels})
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
-        """Return top-1 and top-5 accuracy on all images, and top-1 of each of two sets."""
+        """Return top-1 and top-5 accuracy on all images, and top-1 accuracy on each of the two sets."""
         scores, count = super().evaluate(*arguments, **keywords).scores, self.options.val
         if self.options.more:
             scores |= dict(zip(PARTS, (scores["top1"][:count], scores["top1"][count:]), strict=True))
@@ -110,7 +110,7 @@ class Photographs(ArrayTask):
 
 
 def read_samples(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Decode a tar of ``WNID_NAME.JPEG``, one image of each class; the classes are in the order of the WNIDs.
+    """Decode a tar of ``WNID_NAME.JPEG``, one image per class, with classes in the order of the WNIDs.
 
     Returns:
         uint8 (classes, size, size, 3) and int64 (classes,).
@@ -120,10 +120,10 @@ def read_samples(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_photographs(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Decode the photographs that the index in a tar names, in its order.
+    """Decode a tar's photographs in the order of its index.
 
     Returns:
-        uint8 (N, size, size, 3) and int64 (N,); the index counts classes from 1, the labels from 0.
+        uint8 (N, size, size, 3) and int64 (N,); the labels count classes from 0, the index from 1.
     """
     files = _by_last_name(path)
     rows = list(csv.DictReader(files[INDEX].decode().splitlines()))
@@ -132,7 +132,7 @@ def read_photographs(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_validation(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Decode images of ImageNet's validation set, which ``dataset.txt`` in a tar lists with their labels.
+    """Decode a tar's images of ImageNet's validation set, listed with their labels in its ``dataset.txt``.
 
     Returns:
         uint8 (N, size, size, 3) and int64 (N,).
@@ -144,10 +144,10 @@ def read_validation(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _by_last_name(path: Path) -> dict[str, bytes]:
-    """Return the files in a tar by the last component of their names."""
+    """Return a tar's files by the last component of their names."""
     return {PurePosixPath(name).name: content for name, content in tar_files(path).items()}
 
 
 def _squares(files: Sequence[bytes], size: int) -> np.ndarray:
-    """Return the central squares of images: uint8 (N, size, size, 3)."""
+    """Return the images' central squares: uint8 (N, size, size, 3)."""
     return np.stack([central_square(decoded(content), size) for content in files])

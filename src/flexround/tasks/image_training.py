@@ -1,4 +1,4 @@
-"""Training an image classifier: SGD with momentum, a schedule, label smoothing, random translations."""
+"""Training of image classifiers: SGD with momentum, a schedule, label smoothing, random translations."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from flexround.tasks.resumable import Progress
 
 
 class TrainingImages(NamedTuple):
-    """N training images: ``load`` returns those at indices (B,), as they are evaluated, uint8 (B, H, W, 3)."""
+    """N training images; ``load`` returns the images at indices (B,), without augmentation, uint8 (B, H, W, 3)."""
 
     load: Callable[[np.ndarray], np.ndarray]
     labels: np.ndarray  # int64 (N,)
@@ -33,7 +33,7 @@ def train(
     ``model`` maps (B, 3, H, W) to logits (B, classes); ``normalise`` turns uint8 (B, H, W, 3) into its input.
 
     Returns:
-        Loss and accuracy (percent) over the last epoch.
+        Loss and accuracy (percent) of the last epoch.
 
     Raises:
         NumericalError: the loss is NaN or Inf.
@@ -59,10 +59,10 @@ def _train_epoch(
     settings: FinetuneSettings,
     epoch: int,
 ) -> dict[str, float]:
-    """Train for one epoch; return its mean loss and its accuracy."""
+    """Train for one epoch; return the mean loss and the accuracy."""
     device = next(model.parameters()).device
     batch = min(settings.batch, len(images.labels))
-    steps = len(images.labels) // batch  # the incomplete last batch is dropped: batch norm is unstable on a few images
+    steps = len(images.labels) // batch  # drops the incomplete last batch: batch norm is unstable on a few images
     loss_sum, correct = 0.0, 0
     progress = tqdm(_batches(images, settings, epoch, batch), total=steps, disable=None, leave=False)
     for step, (pixels, labels) in enumerate(progress):
@@ -94,7 +94,7 @@ def learning_rate(settings: FinetuneSettings, epoch: float) -> float:
 def _batches(
     images: TrainingImages, settings: FinetuneSettings, epoch: int, batch: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield augmented images uint8 (batch, H, W, 3) and labels int64 (batch,), each image once an epoch at most."""
+    """Yield augmented images uint8 (batch, H, W, 3) and labels int64 (batch,), each image at most once per epoch."""
     rng = np.random.default_rng(derive("training batches", settings.seed, epoch))
     order = rng.permutation(len(images.labels))
     for start in range(0, len(order) - batch + 1, batch):
@@ -103,7 +103,7 @@ def _batches(
 
 
 def shifted(pixels: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Shift each image (B, H, W, 3) by up to ``most`` pixels, reflecting at the border."""
+    """Shift each image (B, H, W, 3) by up to ``most`` pixels, with reflection at the border."""
     if not most:
         return pixels
     count, height, width, _ = pixels.shape

@@ -33,18 +33,18 @@ log = logging.getLogger(__name__)
 ROOT_FILE = "train_root.txt"
 SCALE, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random box: its share of the image's area, and width / height
 ATTEMPTS = 10
-THREADS = 16  # PIL frees the interpreter lock while it decodes and resizes
-Transform = Callable[[int, Image.Image], np.ndarray]  # from an image and its position
+THREADS = 16  # PIL releases the interpreter lock while it decodes and resizes
+Transform = Callable[[int, Image.Image], np.ndarray]  # of an image's position and the image
 
 
 class ImageTask(abc.ABC):
-    """What is the same for all image sets: prepared validation images, normalization, training, metrics.
+    """The common part of all image tasks: prepared validation images, normalization, training, metrics.
 
-    ``val_images.npy`` uint8 (N, H, W, 3) and ``val_labels.npy`` int64 (N,) are what a subclass prepares.
+    A subclass prepares ``val_images.npy`` uint8 (N, H, W, 3) and ``val_labels.npy`` int64 (N,).
     """
 
     input_dtype = "float32"
-    head: ClassVar[dict[str, Any]] = {}  # the number of classes is the factory's
+    head: ClassVar[dict[str, Any]] = {}  # the factory sets the number of classes
 
     def __init__(self, options: ImageOptions) -> None:
         self.options = options
@@ -72,7 +72,7 @@ class ImageTask(abc.ABC):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map."""
+        """Return top-1 and top-5 accuracy on the validation images, read from a memory map batch by batch."""
         if split != "validation":
             raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
         images, labels = np.load(data / "val_images.npy", mmap_mode="r"), np.load(data / "val_labels.npy")
@@ -86,7 +86,7 @@ class ImageTask(abc.ABC):
 
 
 def of_hits(scores: dict[str, np.ndarray]) -> Evaluation:
-    """Return accuracies in percent with their standard errors, given the hits of each metric, uint8 (N,)."""
+    """Return accuracies in percent and their standard errors, from each metric's hits, uint8 (N,)."""
     values = {name: 100.0 * float(each.mean()) for name, each in scores.items()}
     spread = {name: 100.0 * float(each.std(ddof=1)) if len(each) > 1 else 0.0 for name, each in scores.items()}
     stderr = {name: value / len(scores[name]) ** 0.5 for name, value in spread.items()}
@@ -94,7 +94,7 @@ def of_hits(scores: dict[str, np.ndarray]) -> Evaluation:
 
 
 def hits_at(logits: torch.Tensor, labels: np.ndarray) -> np.ndarray:
-    """Return whether each label is first, and among the first five: uint8 (2, B)."""
+    """Return whether each label ranks first, and whether among the first five: uint8 (2, B)."""
     if labels.max() >= logits.shape[1]:
         raise InputError(f"the model has {logits.shape[1]} outputs, but the data has class {labels.max()}")
     if torch.isnan(logits).any():
@@ -114,12 +114,12 @@ class ImageNet(ImageTask):
         return 3, self.options.crop, self.options.crop
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode the validation images once, and keep the list of the training images.
+        """Decode the validation images once, and write the list of training images.
 
-        Classes and images are in the order of torchvision's ``ImageFolder``.
+        Classes and images have the order of torchvision's ``ImageFolder``.
 
         Raises:
-            InputError: no data set, another number of classes or images, or an image that can't be decoded.
+            InputError: no data set, a wrong number of classes or images, or an image that can't be decoded.
         """
         options = self.options
         root = sources / options.root
@@ -147,13 +147,13 @@ class ImageNet(ImageTask):
         atomic_write(out / "val_images.npy", decode)
         save_array(out / "val_labels.npy", np.array(val.targets))
         write_text(out / "train.txt", "".join(map("{}\t{}\n".format, train.targets, files_of(train))))
-        # Where the images lie is no property of the data, hence not in the manifest.
+        # The images' location is no property of the data, so it isn't in the manifest.
         write_text(out / ROOT_FILE, f"{(root / 'train').resolve()}\n")
         facts = options.model_dump(mode="json", exclude={"root"})
         write_manifest(out, ["val_images.npy", "val_labels.npy", "train.txt"], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images under the training augmentation, each drawn once (specification 7).
+        """Return random training images with the training augmentation, each drawn once (specification 7).
 
         ``images`` is uint8 (samples, crop, crop, 3), ``indices`` int64 (samples,).
         """
@@ -171,23 +171,23 @@ class ImageNet(ImageTask):
         return TrainingImages(lambda indices: self._decoded(data, files, indices, self._evaluated), labels)
 
     def _evaluated(self, _: int, image: Image.Image) -> np.ndarray:
-        """Return an image as it is evaluated."""
+        """Return an image preprocessed for evaluation."""
         return resize_and_crop(image, self.options.resize, self.options.crop)
 
     def _decoded(self, data: Path, files: list[str], indices: np.ndarray, transform: Transform) -> np.ndarray:
-        """Return ``transform`` of training images: uint8 (B, crop, crop, 3)."""
+        """Return training images after ``transform``: uint8 (B, crop, crop, 3)."""
         root = Path(read_text(data / ROOT_FILE).rstrip("\n"))
         pixels = np.empty((len(indices), self.options.crop, self.options.crop, 3), np.uint8)
         return decode_all(root, [files[number] for number in indices], transform, pixels)
 
 
 def files_of(split: ImageFolder) -> list[str]:
-    """Return the images of a split, ``CLASS/IMAGE``."""
+    """Return a split's images as ``CLASS/IMAGE``."""
     return [Path(path).relative_to(split.root).as_posix() for path, _ in split.samples]
 
 
 def read_index(data: Path) -> tuple[list[str], np.ndarray]:
-    """Return the training images, ``CLASS/IMAGE``, and their labels, int64 (N,)."""
+    """Return the training images as ``CLASS/IMAGE``, and their labels, int64 (N,)."""
     rows = [line.split("\t", 1) for line in read_text(data / "train.txt").splitlines()]
     return [file for _, file in rows], np.array([int(label) for label, _ in rows], np.int64)
 
@@ -198,12 +198,12 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 
 def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
-    """Resize the shorter side to ``resize`` and cut the centre: uint8 (crop, crop, 3). Needs crop <= resize."""
+    """Resize the shorter side to ``resize`` and crop the centre: uint8 (crop, crop, 3). Needs crop <= resize."""
     return np.asarray(functional.center_crop(functional.resize(image, [resize]), [crop]))
 
 
 def central_square(image: Image.Image, size: int) -> np.ndarray:
-    """Cut the largest square from the centre and resize it, bicubic: uint8 (size, size, 3)."""
+    """Crop the largest central square and resize it by bicubic interpolation: uint8 (size, size, 3)."""
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
@@ -212,7 +212,7 @@ def central_square(image: Image.Image, size: int) -> np.ndarray:
 
 
 def random_resized_crop(image: Image.Image, crop: int, rng: Generator) -> np.ndarray:
-    """Cut a random box, see ``draw_box``, and resize it to uint8 (crop, crop, 3)."""
+    """Crop the random box of ``draw_box`` and resize it to uint8 (crop, crop, 3)."""
     box = draw_box(*image.size, rng)
     return np.asarray(image.crop(box).resize((crop, crop), Image.Resampling.BILINEAR))
 
@@ -238,10 +238,10 @@ def flip(image: np.ndarray, rng: Generator) -> np.ndarray:
 
 
 def decode_all(root: Path, files: Sequence[str], transform: Transform, out: np.ndarray) -> np.ndarray:
-    """Decode images on several cores, put ``transform(position, image)`` into ``out[position]`` and return ``out``.
+    """Decode images on several cores, write ``transform(position, image)`` to ``out[position]`` and return ``out``.
 
-    CMYK, grey and palette images become RGB, as by torchvision's loader. ``transform`` returns uint8 of the shape of
-    ``out[0]`` and is called from several threads; ``out`` is uint8 (N, H, W, 3), e.g. a memory map.
+    CMYK, grey and palette images become RGB, as with torchvision's loader. Several threads call ``transform``, which
+    returns uint8 with the shape of ``out[0]``; ``out`` is uint8 (N, H, W, 3), e.g. a memory map.
 
     Raises:
         InputError: a file can't be decoded.

@@ -1,9 +1,9 @@
 """Language modelling on WikiText-2 and the Penn Treebank (tables 5, 17, 18, 23, 24), with run_clm's semantics.
 
-run_clm is an example script of Hugging Face. Rows are tokenized one by one with what the tokenizer adds to each
-(LLaMA's: a begin of text), joined without anything between them, and cut into blocks of equal length. run_clm
-joins 1000 rows at a time and drops the tail of each such group: the option ``joined``, without which all rows are
-joined. A block's labels are its own ids: its first token is not predicted, and no block sees another.
+run_clm is a Hugging Face example script. Rows are tokenized one by one with the tokenizer's special tokens (LLaMA's:
+a begin of text), joined without separators, and cut into blocks of equal length. run_clm joins 1000 rows at a time and
+drops the tail of each group, as the option ``joined`` does; without this option all rows are joined. A block's labels
+are its own ids: its first token is not predicted, and no block sees another.
 """
 
 import itertools
@@ -28,18 +28,18 @@ from flexround.tasks.encode import Encoded
 from flexround.tasks.options import AdapterTrainSettings, LanguageOptions, StoriesOptions
 from flexround.tasks.protocol import Evaluation, Inputs, Split
 
-LOGITS = 2**28  # logits of one batch: 1 GiB
-UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
+LOGITS = 2**28  # logits per batch: 1 GiB
+UNPREDICTED = -100  # label that PyTorch's cross-entropy ignores by default
 CONFIGURATION = "wikitext-2-raw-v1"
-VALIDATED = 10  # lines of a text of which one validates
+VALIDATED = 10  # one line in so many of a text file belongs to the validation split
 PTB = {"train": "ptb.train.txt", "validation": "ptb.valid.txt"}
-SHARDS = 1024  # of C4
-RELEASED = 0.01  # of the first shard of C4, what the authors' code reads
+SHARDS = 1024  # number of C4's shards
+RELEASED = 0.01  # share of C4's first shard that the authors' code reads
 SEPARATOR = "<|endoftext|>"
 
 
 class LanguageModelling(text.TextTask):
-    """Perplexity of a causal language model."""
+    """The perplexity of a causal language model."""
 
     options: LanguageOptions  # type: ignore[assignment]
     head = {"head": "causal-lm"}
@@ -53,16 +53,16 @@ class LanguageModelling(text.TextTask):
         return {split: read(root, self.options.name, split) for split in ("train", "validation")}
 
     def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Hold out the first rows, not random ones: both parts, int64 (N,), are text that goes on from row to row."""
+        """Hold out the first rows, not random rows, so that both parts, int64 (N,), are continuous text."""
         kept, heldout = super().parts(count)
         return np.arange(len(heldout), len(kept) + len(heldout)), np.arange(len(heldout))
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return the training text, uint8 (bytes,), and int64 (samples,) by which ``inputs`` chooses its blocks.
+        """Return the training text, uint8 (bytes,), and numbers, int64 (samples,), by which ``inputs`` chooses blocks.
 
-        The blocks depend on the tokenizer, which belongs to the network and is not known here, and each begins where
-        the one before it ends, so that no shorter text would do. The choice is drawn here all the same: one number a
-        sample, a smaller draw being a prefix of a larger one.
+        The blocks depend on the network's tokenizer, which is unknown here. Each block begins at the end of the
+        previous block, so the whole text is needed. The choice is still drawn here: one number per sample, and a
+        smaller draw is a prefix of a larger draw.
         """
         lines = text.read_lines(data, "train")
         kept, _ = self.parts(len(lines))
@@ -70,7 +70,7 @@ class LanguageModelling(text.TextTask):
         return text.packed(numbers, [lines[index] for index in kept])
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
-        """Return random blocks of the training text as int64 (N, 2, T) ids and types; there is no padding.
+        """Return random blocks of the training text as int64 (N, 2, T) ids and types, without padding.
 
         Raises:
             InputError: more samples than blocks.
@@ -85,7 +85,7 @@ class LanguageModelling(text.TextTask):
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
     def blocks(self, texts: Iterable[str], network: Path, joined: int | None) -> Iterator[np.ndarray]:
-        """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``encode.blocks``."""
+        """Cut texts into blocks with a network's tokenizer: int32 (N, size), see ``encode.blocks``."""
         tokenizer = tokenizer_files.load(network / TOKENIZER)
         return encode.blocks(texts, tokenizer, self.options.block_size, encode.CHUNK, joined)
 
@@ -106,10 +106,10 @@ class LanguageModelling(text.TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return the perplexity ``ppl``; its examples are the blocks, whose mean losses are the predictions.
+        """Return the perplexity ``ppl``; its examples are the blocks, and the predictions are their mean losses.
 
-        Ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would take
-        too much.
+        Ids and logits are in memory for one batch at a time. A batch has fewer blocks than ``batch`` if its logits
+        would need too much memory.
         """
         texts, tokenizer = (
             [row["text"] for row in self.split_rows(data, split)],
@@ -120,9 +120,9 @@ class LanguageModelling(text.TextTask):
 
 
 def choose(numbers: np.ndarray, available: int) -> np.ndarray:
-    """Return one of ``available`` indices for each number, all different: the first steps of a Fisher-Yates shuffle.
+    """Return N different indices below ``available``, chosen by the first N steps of a Fisher-Yates shuffle.
 
-    The numbers, int64 (N,), are uniform and far greater than ``available``.
+    The ``numbers``, int64 (N,), are uniform random numbers from a range far larger than ``available``.
     """
     if len(numbers) > available:
         raise InputError(f"samples={len(numbers)}: the training set has {available} blocks; lower samples")
@@ -142,12 +142,12 @@ def text_losses(
     first: int | None = None,
     joined: int | None = None,
 ) -> np.ndarray:
-    """Return the mean loss of each block of the texts, or of the ``first`` ones, in nats, float64 (N,).
+    """Return the mean loss of each block of the texts, or of the ``first`` blocks, in nats, float64 (N,).
 
-    ``batch`` blocks are read at a time, fewer where their logits would take too much memory; see ``blocks``.
+    The model reads ``batch`` blocks at a time, fewer if their logits would need too much memory; see ``blocks``.
 
     Raises:
-        InputError: the model has fewer positions than a block, or there is not one block.
+        InputError: the model has fewer positions than a block, or the texts are shorter than one block.
     """
     encode.check_positions(model, size)
     count = max(1, min(batch, first or batch, LOGITS // (size * model.config.vocab_size)))
@@ -162,7 +162,7 @@ def text_losses(
 
 
 def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of each block's predictions in nats, float64 (N,), from its int64 ids (N, T)."""
+    """Return each block's mean prediction loss in nats, float64 (N,), from its int64 ids (N, T)."""
     following = ids.roll(-1, dims=1)
     following[:, -1] = UNPREDICTED
     logits = model(input_ids=ids, use_cache=False).logits.float()
@@ -171,13 +171,13 @@ def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 
 
 def read(root: Path, name: str, split: str) -> text.Rows:
-    """Read one split of ``wikitext2``, whose parquet files lie in ``root/wikitext-2-raw-v1``, of ``ptb``, or of a text.
+    """Read one split of ``wikitext2`` (parquet files in ``root/wikitext-2-raw-v1``), ``ptb`` or a text file.
 
-    The last tenth of the lines of a text file, which is ``root`` itself, is its validation split.
+    A text file is ``root`` itself; the last tenth of its lines is its validation split.
 
     Returns:
-        Rows ``{"text": ...}``, one a line. Lines keep their line end, but blank ones of WikiText are empty; those of
-        the Penn Treebank have no white space at their ends.
+        Rows ``{"text": ...}``, one per line. Lines keep their line ends, except that WikiText's blank lines become
+        empty and Penn Treebank lines are stripped of white space at both ends.
     """
     if name == "wikitext2":
         rows = text.table(root / CONFIGURATION, split, ["text"])
@@ -192,13 +192,13 @@ def read(root: Path, name: str, split: str) -> text.Rows:
 
 
 def read_c4(root: Path, rule: str, shards: int, count: int) -> text.Rows:
-    """Read documents of C4 from the shards ``root/en/c4-train.NNNNN-of-01024.json.gz`` of its English variant.
+    """Read documents of C4's English variant from the shards ``root/en/c4-train.NNNNN-of-01024.json.gz``.
 
     Args:
-        root: the data set.
+        root: the data set's directory.
         rule: ``paper``, random documents in random order; ``release``, the first 1 % of the first shard in its order.
-        shards: of ``paper``: the documents come from the first shards, all of which must be there.
-        count: of ``paper``: number of documents; all of them where there are fewer.
+        shards: for ``paper``: number of first shards to draw documents from; all of them must exist.
+        count: for ``paper``: number of documents, or all documents if the shards have fewer.
 
     Returns:
         Rows ``{"text": ...}``.
@@ -216,12 +216,12 @@ def read_c4(root: Path, rule: str, shards: int, count: int) -> text.Rows:
 
 
 class Stories(LanguageModelling):
-    """Perplexity of stories; the first ones are calibrated on, the others evaluated."""
+    """The perplexity of stories: the first stories are for calibration, the others for evaluation."""
 
     options: StoriesOptions
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read the stories, a row each, so that each begins as the tokenizer begins a text."""
+        """Read the stories, one per row, so that the tokenizer begins each story as a text."""
         content = "".join(text.lines(sources / self.options.root))
         stories = [story.strip() for story in content.split(SEPARATOR)]
         rows = [{"text": story} for story in stories if story]

@@ -1,4 +1,4 @@
-"""The options and training settings that a scale may give each task. No torch here."""
+"""The options and training settings that a scale may give each task. This module imports no torch."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,14 +15,14 @@ OfEpochs = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 
 
 class ImageOptions(Strict):
-    """What every image task may set."""
+    """Options of every image task."""
 
     mean: Triple = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
 
 
 class ImageNetOptions(ImageOptions):
-    """Options of ``ImageNet``; the defaults are those of ILSVRC2012."""
+    """Options of ``ImageNet``; the defaults fit ILSVRC2012."""
 
     root: Path = Field(Path("imagenet"), description="the data set: relative to the sources directory, or absolute")
     classes: Count = 1000
@@ -47,7 +47,7 @@ class Cifar10Options(ImageOptions):
 
 
 class PhotographsOptions(ImageOptions):
-    """Options of ``Photographs``; TensorFlow's EfficientNet-Lite takes (x - 127) / 128 of a pixel x."""
+    """Options of ``Photographs``; TensorFlow's EfficientNet-Lite reads a pixel x as (x - 127) / 128."""
 
     mean: Triple = (127 / 255, 127 / 255, 127 / 255)
     std: tuple[Positive, Positive, Positive] = (128 / 255, 128 / 255, 128 / 255)
@@ -58,7 +58,7 @@ class PhotographsOptions(ImageOptions):
 
 
 class FinetuneSettings(Strict):
-    """``checkpoints.NAME.train`` of an image task."""
+    """``train`` settings of an image task."""
 
     epochs: Epochs
     batch: Batch = 128
@@ -75,25 +75,25 @@ class FinetuneSettings(Strict):
     seed: Seed = Field(0, description="of order, translations and dropout")
 
 
-PARTS = ("top1_photographs", "top1_validation")  # of all images that are evaluated
+PARTS = ("top1_photographs", "top1_validation")  # metrics of the two sets of evaluated images
 
 
 def settings(
     options: type[ImageOptions], training: type[Strict] = FinetuneSettings, parts: tuple[str, ...] = ()
 ) -> TaskSettings:
-    """Return the settings of an image task, none of which holds out training images."""
+    """Return the settings of an image task, which holds out no training images."""
     return TaskSettings(options, training, lambda _: ("top1", "top5", *parts), heldout=False)
 
 
 class TextOptions(Strict):
-    """What every text task may set."""
+    """Options of every text task."""
 
     max_length: Count = Field(description="tokens of one input; longer ones are cut")
     heldout: int = Field(0, ge=0, description="training rows kept for choosing settings; never calibrated on")
 
 
 class TrainSettings(Strict):
-    """``train`` settings of a text task; the defaults are those of Hugging Face's Trainer."""
+    """``train`` settings of a text task; the defaults match Hugging Face's Trainer."""
 
     epochs: Epochs
     batch: Batch
@@ -113,7 +113,7 @@ class TrainSettings(Strict):
 
 
 class LoraSettings(Strict):
-    """Size of the adapters; the defaults are those of microsoft/LoRA's GPT-2."""
+    """Size of the adapters; the defaults match microsoft/LoRA's GPT-2."""
 
     rank: Batch = 4
     alpha: Batch = Field(32, description="the adapters count alpha / rank times")
@@ -121,7 +121,7 @@ class LoraSettings(Strict):
 
 
 class AdapterTrainSettings(TrainSettings):
-    """``train`` settings of a task whose networks are trained as a whole, or by adapters of query and value."""
+    """``train`` settings of a task whose networks are trained as a whole, or with adapters for query and value."""
 
     lora: LoraSettings | None = Field(None, description="none: all weights are trained")
     frozen: Literal["float32", "float16", "bfloat16"] = Field(
@@ -136,7 +136,7 @@ class AdapterTrainSettings(TrainSettings):
 
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-# Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
+# The paper's metrics, name -> (metric, validation split); the first metric selects settings.
 GLUE_METRICS = {name: {"acc": ("acc", "validation")} for name in get_args(Name)} | {
     "cola": {"matthews": ("matthews", "validation")},
     "stsb": {"pearson": ("pearson", "validation"), "spearman": ("spearman", "validation")},
@@ -219,12 +219,12 @@ class PosedOptions(CommonsenseOptions):
 
 
 def _asked(options: CommonsenseOptions) -> Iterable[str]:
-    """Return the names of the accuracies, and of the perplexity that both tasks have."""
+    """Return the names of the accuracies and of ``ppl``, the perplexity that both tasks report."""
     return (*(f"{name}_{shots}" if shots else name for name in KINDS for shots in options.shots), "ppl")
 
 
 class WebNLGOptions(TextOptions):
-    """Options of ``WebNLG``; the defaults are those of microsoft/LoRA's examples/NLG."""
+    """Options of ``WebNLG``; the defaults match microsoft/LoRA's examples/NLG."""
 
     root: Path = Field(Path("webnlg"), description="the data set: relative to the sources directory, or absolute")
     max_length: Count = Field(512, description="tokens of one input, of which a generated sentence is part")
@@ -235,7 +235,7 @@ class WebNLGOptions(TextOptions):
 
 
 class WebNLGTrainSettings(LoraSettings, TrainSettings):
-    """``train`` settings of WebNLG; the defaults are those of microsoft/LoRA's released adapters."""
+    """``train`` settings of WebNLG; the defaults match microsoft/LoRA's released adapters."""
 
     label_smoothing: Share = 0.1
 

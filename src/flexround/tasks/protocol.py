@@ -1,4 +1,4 @@
-"""Tasks: data, fine-tuning recipe and metric, a file for each family, behind one small protocol."""
+"""The protocol of all tasks: data, fine-tuning recipe and metric; each task family has its own file."""
 
 import dataclasses
 from pathlib import Path
@@ -15,21 +15,21 @@ from flexround.settings import options, schema
 from flexround.settings.validation import validate
 
 Split = Literal["validation", "heldout"]
-COMPANIONS = ("tokenizer.json",)  # files beside the weights of a network that its evaluation needs
+COMPANIONS = ("tokenizer.json",)  # files beside a network's weights that its evaluation needs
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What one evaluation found.
+    """The result of one evaluation.
 
     Attributes:
         metrics: value of each metric of ``flexround.metrics``, in its unit.
         stderr: standard error of each metric over the examples, in the metric's unit.
-        n_examples: examples behind each metric.
-        scores: per-example values of the metrics that are their mean, e.g. ``top1`` -> uint8 (N,) of 0 and 1.
-        replicates: for the other metrics, their values on bootstrap resamples that all runs share: float64 (R,).
-        predictions: what was predicted, for the record; arrays of any kind.
-        protocol: what else the numbers depend on, for the record: versions, hashes and seeds that JSON can hold.
+        n_examples: number of examples behind each metric.
+        scores: per-example values of each metric that is their mean, e.g. ``top1`` -> uint8 (N,) of 0 and 1.
+        replicates: the other metrics' values on bootstrap resamples that all runs share: float64 (R,).
+        predictions: the model's predictions, for the record; arrays of any kind.
+        protocol: further facts that decide the numbers, for the record: versions, hashes and seeds, as JSON can hold.
     """
 
     metrics: dict[str, float]
@@ -47,7 +47,7 @@ class Evaluation:
 
 
 class Inputs(NamedTuple):
-    """Calibration samples as the first block of a model takes them.
+    """Calibration samples as input of a model's first block.
 
     Attributes:
         x: (N, ...) images, or int64 (N, 2, T) token ids and token types.
@@ -58,7 +58,7 @@ class Inputs(NamedTuple):
     mask: torch.Tensor | None = None
 
     def trimmed(self) -> "Inputs":
-        """Return the samples without the columns in which all of them are padded."""
+        """Return the samples without the columns that are padding in all samples."""
         if self.mask is None:
             return self
         length = int(self.mask.sum(1).max())
@@ -66,70 +66,70 @@ class Inputs(NamedTuple):
 
 
 class Task(Protocol):
-    """Data + metric + fine-tuning recipe; the class is built from its validated options (``settings/options.py``).
+    """Data, metric and fine-tuning recipe; the class is built from its validated options (``settings/options.py``).
 
-    Nothing but ``prepare`` reads ``sources``.
+    Only ``prepare`` reads ``sources``.
     """
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as the first block sees it, for planning."""
+        """Shape of one sample as the first block's input, for planning."""
 
     @property
     def input_dtype(self) -> str:
-        """Its type: ``float32`` for images, ``int64`` for token ids."""
+        """Type of a sample: ``float32`` for images, ``int64`` for token ids."""
 
     @property
     def head(self) -> dict[str, Any]:
-        """Keyword arguments that the model's factory gets from the task, e.g. the kind of head."""
+        """The task's keyword arguments for the model's factory, e.g. the kind of head."""
 
     def prepare(self, out: Path, sources: Path) -> None:
         """Check the raw data under ``sources`` and write the prepared data and its ``manifest.json`` to ``out``."""
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Draw the very calibration samples of a seed; a smaller draw is a prefix of a larger one.
+        """Draw the calibration samples of a seed; a smaller draw is a prefix of a larger draw.
 
         Returns:
-            The arrays that ``inputs`` reads, and ``indices`` int64 (samples,): which training examples they are, or
-            what they are chosen by.
+            The arrays that ``inputs`` reads, and ``indices`` int64 (samples,): the positions of the training examples,
+            or the numbers that choose them.
         """
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration samples as the input of the model's first block.
 
-        ``samples`` are the arrays of ``calibration``, of the shapes it returns. ``network`` is the directory of the
-        model, with whatever else the task keeps there (its tokenizer).
+        ``samples`` are the arrays that ``calibration`` returned, with unchanged shapes. ``network`` is the directory of
+        the model and of the task's further files there (its tokenizer).
         """
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
-        """Train ``model`` in place, on the device it is on; return reproducible facts for the manifest."""
+        """Train ``model`` in place on its device; return reproducible facts for the manifest."""
 
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Evaluate ``model`` on the validation set, or on a held-out part of the training set to choose settings by.
+        """Evaluate ``model`` on the validation set or, to choose settings, on a held-out part of the training set.
 
-        In a memory that doesn't grow with the size of the set.
+        Memory does not grow with the size of the set.
 
         Raises:
             SettingsError: the task has no held-out part, or the model can't do the task.
-            InputError: model and data don't belong together, e.g. too few positions or outputs.
+            InputError: model and data don't match, e.g. too few positions or outputs.
             NumericalError: the outputs or a metric are NaN or Inf.
         """
 
 
 def build(task: schema.TaskSpec) -> Task:
-    """Import the class of a task and build it from its validated options.
+    """Import a task's class and build the task from its validated options.
 
     Raises:
-        SettingsError: no such class, or options that it doesn't take.
+        SettingsError: no such class, or options that the class doesn't accept.
     """
     checked = validate(options.of(task.module).options, task.options, f"options of {task.module}")
     return imports.load(task.module)(checked)
 
 
 def named(scale: schema.Scale, name: str) -> Task:
-    """Build a task of a scale.
+    """Build one of a scale's tasks.
 
     Raises:
         SettingsError: no such task, or see ``build``.
@@ -138,10 +138,10 @@ def named(scale: schema.Scale, name: str) -> Task:
 
 
 def draw_indices(available: int, samples: int, seed: int) -> np.ndarray:
-    """Draw calibration samples without replacement: int64 (samples,), a prefix of every larger draw of the seed.
+    """Draw calibration samples without replacement: int64 (samples,), a prefix of every larger draw with the seed.
 
     Raises:
-        InputError: no samples, or more than there are.
+        InputError: no samples, or more samples than are available.
     """
     if not 1 <= samples <= available:
         raise InputError(f"samples={samples}: choose from 1 to {available}, the size of the training set")

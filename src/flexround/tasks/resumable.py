@@ -1,4 +1,4 @@
-"""Training that goes on after a kill: weights, optimiser, rates and generators at the end of an epoch."""
+"""Training that resumes after a kill: saves weights, optimiser, rates and generators at the end of an epoch."""
 
 import logging
 import time
@@ -15,13 +15,13 @@ NAME = "training"
 
 
 class Progress:
-    """What of a training is kept, all that a later epoch depends on.
+    """The saved state of a training, which decides all later epochs.
 
     Args:
-        model: on its device; what is trained of it and its buffers are kept.
-        optimizer: of its parameters, with tensors as state, as Adam's and SGD's.
+        model: the model on its device; its trained parameters and its buffers are saved.
+        optimizer: the optimizer of its parameters, with tensors as state, as in Adam and SGD.
         others: further objects with ``state_dict`` and ``load_state_dict``, whose states JSON can hold.
-        generators: of random choices, beside torch's own of the CPU and of the model's device.
+        generators: random generators, besides torch's own for the CPU and for the model's device.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Progress:
         self.since = time.monotonic()
 
     def epochs(self, count: int, seed: int, epoch: Callable[[int], dict[str, float]]) -> dict[str, float]:
-        """Call ``epoch`` with 0 to ``count`` - 1, but for those before a kill; return the facts of the last one.
+        """Call ``epoch`` with 0 to ``count`` - 1, except epochs finished before a kill; return the last epoch's facts.
 
-        Dropout draws from torch's global generator, which has ``seed`` meanwhile and is given back as it was.
+        Dropout draws from torch's global generator, which is seeded with ``seed`` and restored afterwards.
         """
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(seed)
@@ -57,13 +57,13 @@ class Progress:
         return facts
 
     def _keep(self, epoch: int, facts: Mapping[str, float]) -> None:
-        """Keep what was reached after ``epoch`` epochs, and its ``facts``, if that took long enough."""
+        """Save the state after ``epoch`` epochs, and their ``facts``, if enough time has passed since the last save."""
         if not resume.worth(self.since):
             return
         tensors = self._weights()
         tensors |= {f"generator/{name}": generator.get_state() for name, generator in self.generators.items()}
         for number, parameter in enumerate(self._parameters()):
-            moments = self.optimizer.state[parameter].items()  # SGD without momentum has None
+            moments = self.optimizer.state[parameter].items()  # SGD without momentum has None as value
             tensors |= {f"optimizer/{number}/{key}": value for key, value in moments if value is not None}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         others = {name: other.state_dict() for name, other in self.others.items()}
@@ -72,16 +72,16 @@ class Progress:
 
     @torch.no_grad()
     def _go_on(self) -> tuple[int, dict[str, float]]:
-        """Put back what was kept; return the number of epochs done, and the facts of the last one."""
+        """Restore the saved state; return the number of finished epochs, and the last epoch's facts."""
         if not (found := resume.load(NAME)):
             return 0, {}
         tensors, kept = found
         for key, value in self._weights().items():
             value.copy_(tensors.pop(key))
         for name, generator in self.generators.items():
-            generator.set_state(tensors.pop(f"generator/{name}").clone())  # it misreads views
+            generator.set_state(tensors.pop(f"generator/{name}").clone())  # set_state misreads views
         parameters = self._parameters()
-        for key, moment in tensors.items():  # a parameter that the loss does not reach has none
+        for key, moment in tensors.items():  # a parameter without gradient has no moments
             _, number, name = key.split("/")
             self.optimizer.state[parameters[int(number)]][name] = moment.to(self.device)
         for settings, rate in zip(self.optimizer.param_groups, kept["rates"], strict=True):

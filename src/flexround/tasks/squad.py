@@ -1,8 +1,8 @@
 """SQuAD v1.1: exact match and F1 of answer spans (tables 12 and 13).
 
-The semantics of Hugging Face's question-answering example (run_qa.py, utils_qa.py): question first, the context cut
-into overlapping windows, the answer the best span among the best starts and ends. One difference: an answer that
-starts at the last token of a window gets that token as its start, where the example runs on into the special tokens.
+The semantics follow Hugging Face's question-answering example (run_qa.py, utils_qa.py): question first, context cut
+into overlapping windows, the best span among the best starts and ends as the answer. One difference: if an answer
+starts at a window's last token, its start is this token; the example runs on into the special tokens.
 """
 
 import math
@@ -28,7 +28,7 @@ from flexround.tasks.options import SquadOptions, TrainSettings
 from flexround.tasks.protocol import Evaluation, Split
 
 COLUMNS = ("id", "title", "context", "question", "answers")
-CHUNK = 256  # questions whose encodings, far larger than the arrays made of them, are held at once
+CHUNK = 256  # questions encoded at once: their encodings are far larger than the resulting arrays
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -44,15 +44,15 @@ def read(root: Path, split: str) -> list[dict[str, Any]]:
 
 
 class Features(NamedTuple):
-    """F windows of T tokens, those of one example next to each other.
+    """F windows of T tokens; the windows of one example are consecutive.
 
     Attributes:
-        inputs: types are 0 for the question and 1 for the context.
+        inputs: encoded windows, with types 0 for the question and 1 for the context.
         example: int32 (F,), the question's position.
-        offsets: int32 (F, T, 2), first character of a context token in its context and the one after its last; -1
+        offsets: int32 (F, T, 2), start and end (exclusive) of each context token in its context, in characters; -1
             outside the context.
-        starts: int32 (F,), the token in which the answer starts; 0, [CLS], where the window doesn't hold all of it.
-        ends: int32 (F,), the token in which the answer ends, likewise.
+        starts: int32 (F,), the answer's first token; 0, [CLS], if the window doesn't contain the whole answer.
+        ends: int32 (F,), the answer's last token, likewise.
     """
 
     inputs: Encoded
@@ -65,9 +65,9 @@ class Features(NamedTuple):
 def features(tokenizer: Tokenizer, rows: text.Rows, max_length: int, doc_stride: int) -> Features:
     """Cut ``[CLS] question [SEP] context [SEP]`` into windows.
 
-    White space before a question is dropped. A row's first answer is the one to learn. The tokenizer, whose
-    post-processor adds the special tokens, cuts and pads from now on. Consecutive windows of an example share
-    ``doc_stride`` tokens of the context.
+    White space before a question is dropped. The training target is a row's first answer. The tokenizer, whose
+    post-processor adds the special tokens, keeps truncating and padding afterwards. An example's consecutive windows
+    share ``doc_stride`` tokens of the context.
     """
     parts = list(_windows(tokenizer, rows, max_length, doc_stride))
     ids, types, mask, example, offsets = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -77,7 +77,7 @@ def features(tokenizer: Tokenizer, rows: text.Rows, max_length: int, doc_stride:
 
 
 def _positions(offsets: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens in which answers, int (F, 2), start and end as in ``Features``, whose ``offsets`` it takes."""
+    """Return ``starts`` and ``ends`` of ``Features`` from its ``offsets`` and the answers' characters, int (F, 2)."""
     context = offsets[..., 0] >= 0
     before = context & (offsets[..., 0] <= answers[:, :1])
     after = context & (offsets[..., 1] >= answers[:, 1:])
@@ -94,10 +94,10 @@ def predictions(
     n_best: int,
     max_answer: int,
 ) -> list[str]:
-    """Return the answer to each question: the span of the highest start + end logit, float (F, T), over its windows.
+    """Return each question's answer: the span with the highest start + end logit, float (F, T), over its windows.
 
-    ``n_best`` starts and ends are considered in each window, wherever they are; an answer has up to ``max_answer``
-    tokens. It is "" for a question without any allowed span.
+    Each window contributes its ``n_best`` starts and ends, wherever they are. An answer has up to ``max_answer``
+    tokens, and is "" if no span is allowed.
     """
     answers = [""] * len(contexts)
     best = np.full(len(contexts), -np.inf)
@@ -119,7 +119,7 @@ def predictions(
 def _windows(
     tokenizer: Tokenizer, rows: text.Rows, max_length: int, doc_stride: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield ids, types, mask, example and offsets of ``Features`` for ``CHUNK`` questions at a time."""
+    """Yield the ids, types, mask, example and offsets of ``Features``, ``CHUNK`` questions at a time."""
     tokenizer.enable_truncation(max_length, stride=doc_stride, strategy="only_second")
     tokenizer.enable_padding(length=max_length, pad_id=tokenizer.token_to_id("[PAD]"))
     for first in range(0, len(rows), CHUNK):
@@ -145,12 +145,12 @@ class Squad(text.TextTask):
         return {split: read(sources / self.options.root, split) for split in ("train", "validation")}
 
     def features(self, rows: text.Rows, network: Path) -> Features:
-        """Return the windows of all rows."""
+        """Return all rows' windows."""
         tokenizer = tokenizer_files.load(network / TOKENIZER)
         return features(tokenizer, rows, self.options.max_length, self.options.doc_stride)
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
-        """Return the first window of each row: as many calibration inputs as samples."""
+        """Return each row's first window, so that each sample is one calibration input."""
         windows = self.features(rows, network)
         first = np.unique(windows.example, return_index=True)[1]
         return Encoded(*(values[first] for values in vars(windows.inputs).values()))
@@ -190,16 +190,16 @@ class Squad(text.TextTask):
 
 
 def scores_of(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-    """Score predicted answers by the official evaluation of SQuAD v1.1 (Rajpurkar et al. 2016, 6.1).
+    """Score predicted answers with SQuAD v1.1's official evaluation (Rajpurkar et al. 2016, 6.1).
 
-    The metrics in percent are 100 x the means.
+    The metrics in percent are 100 x the mean scores.
 
     Args:
-        predictions: one text per question, "" for none.
-        answers: the acceptable answers of each question, at least one; the one that fits best counts.
+        predictions: one text per question, "" for no answer.
+        answers: each question's acceptable answers, at least one; the best-matching answer counts.
 
     Returns:
-        ``em`` uint8 (N,), 1 where a prediction equals an answer up to case, punctuation, articles and white space,
+        ``em`` uint8 (N,), 1 if a prediction equals an answer up to case, punctuation, articles and white space,
         and ``f1`` float32 (N,), the overlap of the two bags of words in 0..1.
     """
     em, f1 = [], []
@@ -211,11 +211,11 @@ def scores_of(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> d
 
 
 def overlap(found: list[str], expected: list[str]) -> float:
-    """Return the F1 of the words that two texts share, repeated words counted; 0 where they share none."""
+    """Return the F1 of two texts' shared words, counted with repetitions; 0 without shared words."""
     shared = (Counter(found) & Counter(expected)).total()
     return 2.0 * shared / (len(found) + len(expected)) if shared else 0.0
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case without ASCII punctuation and then without articles."""
+    """Return a text's words in lower case, without ASCII punctuation and then without articles."""
     return ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split()

@@ -1,4 +1,4 @@
-"""What all text tasks share: rows on disk, calibration draws, held-out rows, batches through a model."""
+"""The common part of all text tasks: rows on disk, calibration draws, held-out rows, batches through a model."""
 
 import abc
 import bz2
@@ -42,11 +42,11 @@ class TextTask(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, sources: Path) -> dict[str, Rows]:
-        """Return the rows of each split, made or read from ``sources``."""
+        """Return each split's rows, created or read from ``sources``."""
 
     @abc.abstractmethod
     def encode(self, rows: Rows, network: Path) -> Encoded:
-        """Return one input per row, by the tokenizer of a network."""
+        """Return one input per row, encoded with a network's tokenizer."""
 
     def prepare(self, out: Path, sources: Path) -> None:
         splits = self.rows(sources)
@@ -56,46 +56,46 @@ class TextTask(abc.ABC):
         write_manifest(out, [f"{name}.jsonl" for name in splits], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training rows, none of them held out; int64 (samples,) are their indices, see ``packed``."""
+        """Return random training rows that aren't held out, and their indices, int64 (samples,), see ``packed``."""
         lines = read_lines(data, "train")
         kept, _ = self.parts(len(lines))
         indices = kept[draw_indices(len(kept), samples, seed)]
         return packed(indices, [lines[index] for index in indices])
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
-        """Return calibration rows as int64 (N, 2, T) ids and types, and their mask."""
+        """Return calibration rows as ids and types, int64 (N, 2, T), with their mask."""
         encoded = self.encode(sampled(samples), network)
         tokens = np.stack([encoded.ids, encoded.types], axis=1).astype(np.int64)
         return Inputs(torch.from_numpy(tokens), torch.from_numpy(encoded.mask))
 
     def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the training rows to calibrate on, and of those held out: int64 (N,), ascending."""
+        """Return the indices of the calibration part and of the held-out part, int64 (N,) each, ascending."""
         order = np.random.default_rng(derive("held-out rows")).permutation(count)
         return np.sort(order[self.options.heldout :]), np.sort(order[: self.options.heldout])
 
     def held_out(self, data: Path) -> Rows:
-        """Return the training rows that settings are chosen by."""
+        """Return the held-out training rows, which serve to choose settings."""
         lines = read_lines(data, "train")
         return [json.loads(lines[index]) for index in self.parts(len(lines))[1]]
 
     def split_rows(self, data: Path, split: Split, name: str = "validation") -> Rows:
-        """Return the rows that a split is evaluated on."""
+        """Return the rows on which a split is evaluated."""
         return self.held_out(data) if split == "heldout" else read_rows(data, name)
 
 
 def packed(indices: np.ndarray, lines: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return calibration samples: ``indices`` int64 (samples,), ``examples`` uint8 (bytes,) of JSON lines in UTF-8."""
+    """Return calibration samples: ``indices`` int64 (samples,), ``examples``, UTF-8 JSON lines as uint8 (bytes,)."""
     return {"indices": indices, "examples": np.frombuffer("\n".join(lines).encode(), np.uint8)}
 
 
 def sampled(samples: dict[str, np.ndarray]) -> Rows:
-    """Return the rows that calibration samples hold as ``examples``, uint8 (bytes,)."""
+    """Return the rows of the calibration samples' ``examples``, uint8 (bytes,)."""
     return [json.loads(line) for line in samples["examples"].tobytes().splitlines()]
 
 
 def read_lines(data: Path, split: str) -> list[str]:
     """Return the JSON lines of a split."""
-    # Not splitlines, which also splits at separators that may stand inside a text.
+    # splitlines would also split at separators inside a text.
     return (data / f"{split}.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
 
 
@@ -105,9 +105,9 @@ def read_rows(data: Path, split: str) -> Rows:
 
 
 def arguments(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return ``ids``, ``types`` and ``mask`` (B, T) as transformers calls them, without columns of padding alone.
+    """Return ``ids``, ``types`` and ``mask`` (B, T) by transformers' names, without columns of padding only.
 
-    Attention and loss ignore padding, so the columns cost time and change nothing.
+    Attention and loss ignore padding, so these columns would only cost time.
     """
     length = int(batch["mask"].any(0).sum())
     ids, types, mask = (batch[name][:, :length].long() for name in ("ids", "types", "mask"))
@@ -115,7 +115,7 @@ def arguments(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def accepted(model: nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Leave out token types (B, T) where the model has no embedding for them: GPT-Neo would embed them as words."""
+    """Drop the token types (B, T) if the model has no embedding for them: GPT-Neo would embed them as words."""
     if hasattr(getattr(model, "module", model).config, "type_vocab_size"):  # .module: of a data-parallel model
         return inputs
     return {name: value for name, value in inputs.items() if name != "token_type_ids"}
@@ -128,12 +128,12 @@ def run(
     device: torch.device,
     read: Callable[[Any], Sequence[torch.Tensor]],
 ) -> list[np.ndarray]:
-    """Run a model over all inputs; return what ``read`` takes from each output, float32 (N, ...), on the CPU.
+    """Run a model over all inputs; return the tensors that ``read`` selects, float32 (N, ...), on the CPU.
 
-    A batch is as long as its longest input; ``read`` gives all batches the same width.
+    A batch is as long as its longest input; ``read`` must give all batches the same width.
 
     Raises:
-        NumericalError: NaN among them.
+        NumericalError: NaN in these tensors.
     """
     model.eval()
     order = np.argsort(encoded.mask.sum(1), kind="stable")
@@ -154,7 +154,7 @@ def run(
 def evaluation(
     scored: Mapping[str, Scored], predictions: dict[str, np.ndarray], protocol: dict[str, Any] | None = None
 ) -> Evaluation:
-    """Assemble an evaluation from scored metrics and what was predicted, arrays of any shape."""
+    """Assemble an evaluation from scored metrics and predictions, arrays of any shape."""
     return Evaluation(
         metrics={name: metric.value for name, metric in scored.items()},
         stderr={name: metric.stderr for name, metric in scored.items()},
@@ -167,22 +167,22 @@ def evaluation(
 
 
 def lines(path: Path) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, which may be compressed by gzip or bzip2.
+    r"""Yield the lines of a UTF-8 file, which may be compressed with gzip or bzip2.
 
-    Lines end with ``\n`` alone, which is part of the text: other separators may stand inside a line.
+    Only ``\n`` ends a line, and it is kept; a line may contain other separators.
     """
     with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8", newline="\n") as file:
         yield from file
 
 
 def table(folder: Path, split: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a split, with these columns in this order.
+    """Return a split's rows, with the given columns in the given order.
 
     Args:
-        folder: where ``SPLIT.parquet`` or its shards ``SPLIT-*.parquet`` are, or else in the first folder of it that
-            has some. Their names may begin with more, as in ``piqa_train.parquet``.
-        split: its name.
-        columns: of every file.
+        folder: directory of ``SPLIT.parquet`` or its shards ``SPLIT-*.parquet``, or its parent; then the first
+            subdirectory with such files counts. The names may have a prefix, as in ``piqa_train.parquet``.
+        split: the split's name.
+        columns: columns of every file.
 
     Raises:
         InputError: the split or one of its shards is missing.
@@ -192,7 +192,7 @@ def table(folder: Path, split: str, columns: Sequence[str]) -> list[dict[str, An
 
 
 def _files(folder: Path, split: str) -> list[Path]:
-    """Return the file of a split, or its shards in order."""
+    """Return a split's file, or its shards in order."""
     places = (folder, *sorted(path for path in folder.glob("*") if path.is_dir()))
     for place, name in itertools.product(places, (split, f"*_{split}")):
         found = sorted(place.glob(f"{name}.parquet")) or sorted(place.glob(f"{name}-*.parquet"))

@@ -1,7 +1,7 @@
-"""The metrics of text tasks, their standard errors, and bootstrap replicates that can be compared pair by pair.
+"""The metrics of text tasks, their standard errors, and bootstrap replicates for paired comparisons.
 
-Predictions and labels are arrays of shape (N,), classes as integers and similarities as floats. Values are in percent,
-but perplexities are as they are.
+Predictions and labels are arrays of shape (N,), classes as integers and similarities as floats. All values except
+perplexities are in percent.
 """
 
 import functools
@@ -19,19 +19,19 @@ from flexround.machine.seeding import derive
 log = logging.getLogger(__name__)
 
 REPLICATES = 1000
-CHUNK = 2**18  # weights held at once; several float64 arrays of this size are alive together
-ROUNDING = 1e-12  # a spread below this share of the values is what rounding leaves of a constant
+CHUNK = 2**18  # weights in memory at once; several float64 arrays have this size at the same time
+ROUNDING = 1e-12  # a spread below this share of the values is the rounding error of a constant
 
 
 class Scored(NamedTuple):
     """One metric of one evaluation.
 
     Attributes:
-        value: in percent; a perplexity as it is.
+        value: the metric in percent, except a perplexity.
         stderr: its standard error over the examples, in the same unit.
-        scores: (N,) values whose mean is ``value / 100``; None where the metric is no mean over examples.
-        replicates: float64 (count,) in the same unit, see ``replicates``; None where there are scores.
-        examples: how many are behind it.
+        scores: (N,) values whose mean is ``value / 100``; None if the metric is no mean over examples.
+        replicates: float64 (count,) in the same unit, see ``replicates``; None if the metric has scores.
+        examples: number of examples.
     """
 
     value: float
@@ -45,8 +45,8 @@ class Formula(NamedTuple):
     """A metric that is no mean over examples.
 
     Attributes:
-        value: from predictions and labels (N,) to a share.
-        weighted: from how often each example counts, float64 (C, N), predictions and labels to shares (C,).
+        value: maps predictions and labels (N,) to a share.
+        weighted: maps the examples' weights, float64 (C, N), predictions and labels to shares (C,).
     """
 
     value: Callable[[np.ndarray, np.ndarray], float]
@@ -68,7 +68,7 @@ def scored(name: str, predictions: np.ndarray, labels: np.ndarray) -> Scored:
 
 
 def resampled(value: float, examples: int, drawn: np.ndarray) -> Scored:
-    """Return a metric with its values on bootstrap resamples of the examples: float64 (R,)."""
+    """Return a metric with its values on the examples' bootstrap resamples: float64 (R,)."""
     return Scored(value, float(drawn.std(ddof=1)), None, drawn, examples)
 
 
@@ -80,13 +80,13 @@ def averaged(scores: np.ndarray) -> Scored:
 
 
 def perplexity(losses: np.ndarray) -> Scored:
-    """Return the perplexity of blocks of equal length: exp of the mean of their mean token losses, as run_clm has it.
+    """Return the perplexity of blocks of equal length: exp of the mean of their mean token losses, as in run_clm.
 
     Args:
-        losses: of the blocks, in nats, float64 (N,).
+        losses: the blocks' mean token losses in nats, float64 (N,).
 
     Raises:
-        NumericalError: it is not finite.
+        NumericalError: the perplexity is not finite.
     """
     parts = [weights @ losses / len(losses) for weights in _resamples(len(losses), REPLICATES)]
     with np.errstate(over="ignore"):
@@ -99,8 +99,8 @@ def perplexity(losses: np.ndarray) -> Scored:
 def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: int = REPLICATES) -> np.ndarray:
     """Evaluate a metric on ``count`` bootstrap resamples of the examples: float64 (count,), in percent.
 
-    Resample r has the same examples for every metric and every run on N examples, so that the differences of two
-    runs' replicates are those of a paired bootstrap. Where the metric is not defined on a resample, it is 0 there.
+    Resample r has the same examples for every metric and every run on N examples. So the differences between two
+    runs' replicates form a paired bootstrap. The value is 0 on a resample where the metric is undefined.
     """
     weighted = METRICS[name].weighted
     parts = [weighted(weights, predictions, labels) for weights in _resamples(len(labels), count)]
@@ -108,7 +108,7 @@ def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: in
 
 
 def _correlation(function: Callable[..., Any], predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return SciPy's correlation of (N,) each; 0 with a warning where predictions or labels are constant."""
+    """Return SciPy's correlation of two arrays (N,); 0 with a warning if predictions or labels are constant."""
     constant = [what for what, x in (("predictions", predictions), ("labels", labels)) if np.ptp(x) == 0]
     if constant:
         log.warning("the %s are constant: their correlation is not defined, 0 is reported", " and ".join(constant))
@@ -116,7 +116,7 @@ def _correlation(function: Callable[..., Any], predictions: np.ndarray, labels: 
 
 
 def _resamples(size: int, count: int) -> Iterator[np.ndarray]:
-    """Yield how often each example is in each resample, float64 (C, size), C adding up to ``count``."""
+    """Yield the count of each example in each resample, float64 (C, size), ``count`` resamples in total."""
     rng = np.random.default_rng(derive("bootstrap", size))
     rows = max(1, CHUNK // size)
     for start in range(0, count, rows):
@@ -126,16 +126,16 @@ def _resamples(size: int, count: int) -> Iterator[np.ndarray]:
 
 
 def _weighted_f1(weights: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return F1 = 2 TP / (predicted + actual positives) of each resample: (C,)."""
+    """Return each resample's F1 = 2 TP / (predicted + actual positives): (C,)."""
     predicted, actual = (predictions == 1).astype(np.float64), (labels == 1).astype(np.float64)
     positives = weights @ (predicted + actual)
     return _ratio(2.0 * (weights @ (predicted * actual)), positives, positives > 0)
 
 
 def _weighted_pearson(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the correlation of each resample: (C,), from x and y of shape (N,) or one row per resample.
+    """Return each resample's correlation: (C,), from x and y of shape (N,) or one row per resample.
 
-    On two classes it is Matthews' coefficient as well.
+    For two classes this is also Matthews' coefficient.
     """
     dx, dy = (v - (weights * v).sum(axis=1, keepdims=True) / weights.shape[1] for v in (x, y))
     spread_x, spread_y = (np.sqrt((weights * d * d).sum(axis=1)) for d in (dx, dy))
@@ -145,12 +145,12 @@ def _weighted_pearson(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.n
 
 
 def _weighted_spearman(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the rank correlation of each resample: (C,)."""
+    """Return each resample's rank correlation: (C,)."""
     return _weighted_pearson(weights, _weighted_ranks(weights, x), _weighted_ranks(weights, y))
 
 
 def _weighted_ranks(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return the rank of each example within each resample, ties averaged: (C, N)."""
+    """Return each example's rank within each resample, ties averaged: (C, N)."""
     order = np.argsort(x)
     _, first, group = np.unique(x[order], return_index=True, return_inverse=True)
     sizes = np.add.reduceat(weights[:, order], first, axis=1)
@@ -164,7 +164,7 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray, defined: np.ndarray) 
 
 
 METRICS = {
-    # 0 where class 1 is neither predicted nor a label, and where predictions or labels are constant
+    # 0 if class 1 is neither predicted nor a label, and if predictions or labels are constant
     "f1": Formula(lambda predictions, labels: f1_score(labels, predictions, zero_division=0), _weighted_f1),
     "matthews": Formula(lambda predictions, labels: matthews_corrcoef(labels, predictions), _weighted_pearson),
     "pearson": Formula(functools.partial(_correlation, pearsonr), _weighted_pearson),

@@ -1,8 +1,8 @@
-"""Training of transformers models, whole or by adapters, the semantics of Hugging Face's run_glue, run_qa and run_clm.
+"""Training of transformers models, whole or by adapters, as in Hugging Face's run_glue, run_qa and run_clm.
 
-AdamW without decay on biases and norms, learning rate falling linearly to zero, gradients clipped, the last batch of
-an epoch as small as it is. accelerate does mixed precision. Low-rank adapters (LoRA, by peft) are merged into the
-weights after training.
+AdamW without decay of biases and norms, a learning rate that falls linearly to zero, clipped gradients, and possibly
+a smaller last batch per epoch. accelerate handles mixed precision. Low-rank adapters (LoRA, from peft) are merged into
+the weights after training.
 """
 
 import math
@@ -28,11 +28,11 @@ from flexround.tasks.resumable import Progress
 
 Batch = dict[str, Tensor]
 LOOK_EVERY = 50  # steps between looks at the loss
-QUERY_AND_VALUE = ("q_proj", "v_proj")  # as LLaMA, OPT and GPT-Neo call them
+QUERY_AND_VALUE = ("q_proj", "v_proj")  # names in LLaMA, OPT and GPT-Neo
 
 
 def len_rows(batch: Batch) -> int:
-    """Return the number of rows of a batch."""
+    """Return a batch's number of rows."""
     return len(next(iter(batch.values())))
 
 
@@ -43,17 +43,17 @@ def train(
     settings: TrainSettings,
     weight: Callable[[Batch], Any] = len_rows,
 ) -> dict[str, Any]:
-    """Train ``model`` in place on its device and leave it in evaluation mode; a killed training goes on at its epoch.
+    """Train ``model`` in place on its device and leave it in evaluation mode; after a kill, resume at the last epoch.
 
     Args:
-        model: any module; with ``checkpointing`` one of transformers.
-        arrays: inputs and targets (N, ...), first axis the examples.
-        loss: of a batch (rows of ``arrays`` as tensors on the device); the CPU generator is for its random choices.
+        model: any module; with ``checkpointing`` a transformers model.
+        arrays: inputs and targets (N, ...), with examples on the first axis.
+        loss: loss of a batch (rows of ``arrays`` as tensors on the device); it draws from the given CPU generator.
         settings: the whole recipe.
-        weight: of a batch, what its loss is a mean over; by it the parts of ``at_once`` add up to the batch.
+        weight: number of items that a batch's loss averages; it weights the parts of a batch under ``at_once``.
 
     Returns:
-        Steps, and the mean loss of the last epoch.
+        Number of steps, and the last epoch's mean loss.
 
     Raises:
         NumericalError: the loss is NaN or Inf.
@@ -106,7 +106,7 @@ def train(
 def parts(batch: Batch, size: int | None, weight: Callable[[Batch], Any]) -> Iterator[tuple[Batch, Any]]:
     """Yield at most ``size`` rows of a batch at a time, and their share of its ``weight``.
 
-    The gradients of the parts' losses, multiplied by the share, add up to that of the whole batch.
+    The gradients of the parts' losses, multiplied by their shares, add up to the whole batch's gradient.
     """
     count = len_rows(batch)
     size = size or count
@@ -116,14 +116,14 @@ def parts(batch: Batch, size: int | None, weight: Callable[[Batch], Any]) -> Ite
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return optimiser groups: biases and the weights of norms, which are vectors, are not decayed."""
+    """Return optimiser groups; vectors (biases and weights of norms) are not decayed."""
     decayed = [p for p in model.parameters() if p.ndim > 1 and p.requires_grad]
     rest = [p for p in model.parameters() if p.ndim <= 1 and p.requires_grad]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 
 def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings, order: torch.Generator) -> DataLoader[int]:
-    """Return batches shuffled by ``order``; the rows of a batch are taken at once, not one by one."""
+    """Return batches shuffled by ``order``; each batch's rows are indexed at once, not one by one."""
 
     def take(rows: list[int]) -> Batch:
         return {name: torch.from_numpy(array[rows]) for name, array in arrays.items()}
@@ -155,11 +155,11 @@ def train_adapters(
 ) -> dict[str, Any]:
     """Train ``model`` in place as ``train`` does; with ``lora`` only query and value change.
 
-    ``arrays`` are inputs and targets (N, ...), first axis the examples.
+    ``arrays`` are inputs and targets (N, ...), with examples on the first axis.
 
     Raises:
         NumericalError: the loss is NaN or Inf.
-        ValueError: adapters for a model without such layers, by peft.
+        ValueError: adapters for a model without query and value layers, raised by peft.
     """
     if settings.lora is None:
         return train(model, arrays, loss, settings)
@@ -173,13 +173,13 @@ def train_adapters(
 
 
 def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int, **options: Any) -> Any:
-    """Put adapters into linears, in place, and freeze all else. At first the adapters change nothing.
+    """Put adapters into linears, in place, and freeze all other weights. Initially the adapters change nothing.
 
-    ``layers`` are the last components of the linears' names; ``seed`` draws the initial weights, and the global
-    generator stays as it was; ``options`` are further arguments of ``peft.LoraConfig``.
+    ``layers`` are the last components of the linears' names; ``seed`` decides the initial weights, without a change of
+    the global generator; ``options`` are further arguments of ``peft.LoraConfig``.
 
     Returns:
-        peft's view of the model, for ``merge``.
+        peft's wrapper of the model, for ``merge``.
     """
     sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
     with seeded(derive("adapters", seed)):
@@ -187,9 +187,9 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
 
 
 def merge(adapted: Any) -> None:
-    """Add the adapters to the weights; the model under ``adapted`` is then a plain one again, none of it frozen.
+    """Add the adapters to the weights; the model under ``adapted`` is then a plain model again, without frozen weights.
 
-    The weights that change are float32 from now on: a half precision would lose small changes.
+    The changed weights become float32, because half precision would lose small changes.
     """
     for module in adapted.modules():
         if isinstance(module, LoraLayer) and module.weight.dtype in (torch.float16, torch.bfloat16):

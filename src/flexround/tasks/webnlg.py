@@ -1,7 +1,7 @@
 """WebNLG 2017, sentences from triples: LoRA fine-tuning of a GPT-2, beam search and BLEU (table 6; specification 8).
 
-An example is the triples as text, a separator, the sentence after a space, and the end of text; the separator is the
-end of text too. Only sentence and end are learned.
+An example consists of the triples as text, a separator, the sentence after a space, and the end of text. The separator
+is also the end-of-text token. Only the sentence and its end are learned.
 """
 
 import json
@@ -30,8 +30,8 @@ from flexround.tasks.protocol import Evaluation, Split, draw_indices
 from flexround.tasks.text_metrics import REPLICATES, Scored, resampled
 
 END = "<|endoftext|>"
-BLANK_LINE = "ĊĊ"  # ends a sentence too, in GPT-2's spelling of bytes; mini vocabularies have no such token
-PROMPTS = 16  # decoded at once: each has ten beams in the cache
+BLANK_LINE = "ĊĊ"  # also ends a sentence, in GPT-2's spelling of bytes; mini vocabularies lack this token
+PROMPTS = 16  # prompts decoded at once: each has ten beams in the cache
 SEEN = (  # categories of the training set; microsoft/LoRA, examples/NLG/src/format_converting_webnlg.py
     *("Airport", "Astronaut", "Building", "City", "ComicsCharacter"),
     *("Food", "Monument", "SportsTeam", "University", "WrittenWork"),
@@ -59,7 +59,7 @@ class WebNLG(text.TextTask):
         return text.packed(indices, [json.dumps(rows[index], ensure_ascii=False) for index in indices])
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
-        """Return one input per training row; its types are 1 where a token of the sentence or its end stands.
+        """Return one input per training row; its types are 1 for the tokens of the sentence and its end.
 
         Source: microsoft/LoRA, examples/NLG/src/gpt2_encode.py and data_utils.py.
         """
@@ -77,7 +77,7 @@ class WebNLG(text.TextTask):
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train adapters of ``model`` and merge them; see ``WebNLGTrainSettings`` and ``adapt``.
 
-        The base model's own dropout is that of its configuration; the published recipe has none.
+        The base model's dropout follows its configuration; the published recipe uses no dropout.
         """
         checked = validate(WebNLGTrainSettings, settings, "train settings of WebNLG")
         encode.check_positions(model, self.options.max_length)
@@ -95,9 +95,9 @@ class WebNLG(text.TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return BLEU in percent as ``unseen``, ``seen`` and ``all``; of held-out rows only ``all``.
+        """Return BLEU in percent as ``unseen``, ``seen`` and ``all``; for held-out rows only ``all``.
 
-        The predictions are the generated token ids, int32 (N, steps), -1 where there is none.
+        The predictions are the generated token ids, int32 (N, steps), padded with -1.
         """
         rows = self.split_rows(data, split, "test")
         tokenizer, end = _load_tokenizer(network)
@@ -107,14 +107,14 @@ class WebNLG(text.TextTask):
         texts = tokenizer.decode_batch(generated, skip_special_tokens=False)
         seen = np.array([row["seen"] for row in rows])
         scored = scores(texts, [row["references"] for row in rows], seen)
-        if split == "heldout":  # only what settings are chosen by
+        if split == "heldout":  # only the metric that selects settings
             scored = {"all": scored["all"]}
         tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in generated], np.int32)
         return text.evaluation(scored, {f"{split}/tokens": tokens})
 
 
 def _load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a network, which neither pads nor cuts, and the id of its end of text."""
+    """Return a network's tokenizer, without padding and truncation, and the id of its end of text."""
     tokenizer = tokenizer_files.load(network / TOKENIZER)
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -124,19 +124,19 @@ def _load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
 
 
 def _token_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Return the token ids of each text, with nothing added."""
+    """Return each text's token ids, without special tokens."""
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def _prompt_ids(tokenizer: Tokenizer, end: int, rows: text.Rows) -> list[list[int]]:
-    """Return the token ids of each row's context and the separator."""
+    """Return the token ids of each row's context and of the separator."""
     return [[*context, end] for context in _token_ids(tokenizer, [row["context"] for row in rows])]
 
 
 def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float) -> Tensor:
-    """Return the mean loss of the tokens whose type is 1, in nats, from a causal model's keyword arguments (N, T).
+    """Return the mean loss of the tokens with type 1, in nats, from a causal model's keyword arguments (N, T).
 
-    The share ``smoothing`` of the target is spread over all tokens evenly.
+    The share ``smoothing`` of the target is spread evenly over all tokens.
     """
     logits = model(**text.accepted(model, inputs)).logits[:, :-1]
     asked = inputs["token_type_ids"][:, 1:] == 1
@@ -144,14 +144,14 @@ def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float) -> 
 
 
 def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
-    """Put adapters of query and value into a GPT-2, in place, and freeze all else.
+    """Put adapters for query and value into a GPT-2, in place, and freeze all other weights.
 
-    Each has a rank of its own, as in microsoft/LoRA, whereas peft knows one adapter for the whole of ``c_attn``. With
-    twice the rank it is both, as long as the other blocks of its B, those of the key among them, stay the zeros that
-    they start with: they get no gradient.
+    Query and value have separate adapters, as in microsoft/LoRA, but peft supports only one adapter for all of
+    ``c_attn``. An adapter with twice the rank equals both if the other blocks of its B, such as the key's, stay zero:
+    they start as zeros and get no gradient.
 
     Returns:
-        peft's view of the model, for ``text_training.merge``.
+        peft's wrapper of the model, for ``text_training.merge``.
     """
     rank, width = settings.rank, model.config.n_embd
     both = settings.model_copy(update={"rank": 2 * rank, "alpha": 2 * settings.alpha})
@@ -168,9 +168,9 @@ def read(root: Path, split: str) -> text.Rows:
     """Read the entries of one split, ``train`` or ``test``, from ``root/SPLIT.json``.
 
     Returns:
-        Rows with ``category``, ``seen`` (whether it is one of the training set's), ``context``, which is
-        ``"subject : property : object"`` of all triples joined by ``" | "``, and ``references``, the sentences that are
-        marked good and not blank. Entries of ``train`` without one are left out; the release has a few.
+        Rows with ``category``, ``seen`` (whether the training set has the category), ``context`` (all triples as
+        ``"subject : property : object"``, joined by ``" | "``) and ``references`` (the sentences that are marked good
+        and not blank). ``train`` entries without references are left out; the release has a few.
     """
     document = json.loads((root / f"{split}.json").read_text(encoding="utf-8"))
     rows = [_row(entry[str(number)]) for number, entry in enumerate(document["entries"], 1)]
@@ -183,7 +183,7 @@ def training_rows(entries: text.Rows) -> text.Rows:
 
 
 def unique_contexts(entries: text.Rows) -> text.Rows:
-    """Return one row per context, in the order of their first entries, with the references of all its entries."""
+    """Return one row per context, with all its entries' references, in the order of the first entries."""
     pooled: dict[str, dict[str, Any]] = {}
     for entry in entries:
         row = pooled.setdefault(entry["context"], entry | {"references": []})
@@ -206,13 +206,13 @@ def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], seen:
     """Score generated texts.
 
     Args:
-        hypotheses: one generated text per context, with or without what follows its end.
-        references: the sentences of each context.
-        seen: (N,) bool, whether the context's category is one of the training set's.
+        hypotheses: one generated text per context, with or without the text after its end.
+        references: each context's sentences.
+        seen: (N,) bool, whether the training set has the context's category.
 
     Returns:
         BLEU in percent as ``unseen``, ``seen`` and ``all``; a part without contexts is left out. Resample r has the
-        same contexts for every run on N of them.
+        same contexts for every run on N contexts.
     """
     texts = [post_process(text) for text in hypotheses]
     expected = [six([post_process(text) for text in sentences]) for sentences in references]
@@ -228,7 +228,7 @@ def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], seen:
 
 
 def post_process(text: str) -> str:
-    """Cut a text at its end or at a blank line, lower the case, and put a space on either side of all punctuation.
+    """Cut a text at its end or at a blank line, make it lower case, and put spaces around all punctuation.
 
     Source: microsoft/LoRA, examples/NLG/src/gpt2_decode.py with ``--tokenize --lower``.
     """
@@ -237,24 +237,24 @@ def post_process(text: str) -> str:
 
 
 def six(references: Sequence[str]) -> list[str]:
-    """Return exactly ``REFERENCES`` references: the first ones, or filled up with the first (``""`` where none is)."""
+    """Return exactly ``REFERENCES`` references: the first ones, padded with the first reference, or ``""`` if none."""
     first = references[0] if references else ""
     return [*references, *[first] * REFERENCES][:REFERENCES]
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Return sacrebleu's score in percent of N texts with as many references each."""
+    """Return sacrebleu's score in percent of N texts, each with the same number of references."""
     streams = list(zip(*references, strict=True))
     return sacrebleu.corpus_bleu(hypotheses, streams, smooth_method="none", force=True, tokenize="13a").score
 
 
 def statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    """Return what BLEU needs to know of each text: int64 (N, 2 + 2 * ``ORDERS``).
+    """Return each text's BLEU statistics: int64 (N, 2 + 2 * ``ORDERS``).
 
-    The columns are the length of the text and of the reference closest to it, then, for n = 1 to ``ORDERS``, how many
-    n-grams match a reference, then how many there are.
+    The first columns are the lengths of the text and of the closest reference. For n = 1 to ``ORDERS`` the numbers of
+    n-grams that match a reference follow, then the total numbers of n-grams.
     """
-    # effective_order only spares a warning for each text: it changes scores, which are not used, but no counts.
+    # effective_order only avoids a warning per text: it changes the unused scores, but no counts.
     metric = BLEU(tokenize="13a", smooth_method="none", force=True, effective_order=True)
     scored = [metric.sentence_score(text, expected) for text, expected in zip(hypotheses, references, strict=True)]
     return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in scored], np.int64)
@@ -263,18 +263,18 @@ def statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -
 def from_statistics(sums: np.ndarray) -> np.ndarray:
     """Return BLEU in percent from sums of statistics (..., 2 + 2 * ``ORDERS``): geometric mean x brevity penalty.
 
-    Papineni et al. 2002, section 2.3; 0 where no n-gram of some length matches.
+    Papineni et al. 2002, section 2.3; 0 if no n-gram of some length matches.
     """
     lengths, closest = sums[..., 0], sums[..., 1]
     matches, totals = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
-    precisions = np.prod(matches / np.maximum(totals, 1), axis=-1)  # 0 where there are no n-grams
+    precisions = np.prod(matches / np.maximum(totals, 1), axis=-1)  # 0 without n-grams
     return 100 * precisions ** (1 / ORDERS) * np.exp(np.minimum(0, 1 - closest / np.maximum(lengths, 1)))
 
 
 def replicates(counts: np.ndarray) -> np.ndarray:
-    """Return BLEU in percent of bootstrap resamples of texts from their ``statistics``: float64 (``REPLICATES``,).
+    """Return BLEU in percent on bootstrap resamples of texts, from their ``statistics``: float64 (``REPLICATES``,).
 
-    Resample r has the same texts for every run on N of them.
+    Resample r has the same texts for every run on N texts.
     """
     size = len(counts)
     drawn = np.random.default_rng(derive("bootstrap", size)).multinomial(size, np.full(size, 1 / size), REPLICATES)
