@@ -229,8 +229,8 @@ def jobs_of_two_attempts():
     sys.modules["such_a_stage"] = SimpleNamespace(run=run)
     job = Path(tempfile.mkdtemp(), "job.json")
     job.write_text('{"code": null}')
-    given = SimpleNamespace(target="such_a_stage:run", job=job, threads=1)
-    return [execution.run(given) for _ in range(2)], len(begun)
+    given = SimpleNamespace(job=job, threads=1)
+    return [execution.run("such_a_stage:run", given) for _ in range(2)], len(begun)
 
 
 def test_a_job_is_repeated_if_an_operation_is_not_deterministic():

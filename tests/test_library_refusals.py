@@ -17,7 +17,7 @@ from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.library import samples
 from flexround.mini import models as mini
 from flexround.quant.flexround import FlexRound
-from flexround.reconstruct.phases import WeightPhase
+from flexround.reconstruct import phases
 from flexround.reconstruct.state import MemoryState
 
 IDS = torch.zeros(2, 3, dtype=torch.int64)
@@ -196,14 +196,14 @@ def test_a_failed_call_leaves_nothing_attached(monkeypatch):
     model = made(Pictures)
     stopped = iter(range(3))
     monkeypatch.setattr(MemoryState, "commit", lambda *_: next(stopped))
-    original = WeightPhase._harden
+    original = phases.harden
 
-    def harden(self, layers):
-        if layers[0].name.startswith("stage.1"):
+    def harden(of_block):
+        if of_block[0].name.startswith("stage.1"):
             raise KeyboardInterrupt
-        return original(self, layers)
+        return original(of_block)
 
-    monkeypatch.setattr(WeightPhase, "_harden", harden)
+    monkeypatch.setattr(phases, "harden", harden)
     with pytest.raises(KeyboardInterrupt):
         flexround.quantize(model.to(torch.bfloat16), pictures(), "q-flexround-w4a4", inplace=True, **FEW)
     kinds = {type(module).__name__ for module in made(Pictures).modules()}

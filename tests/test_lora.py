@@ -63,7 +63,7 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     checkpoint = Checkpoint(model=MODEL, source="base", loader=loader, adapter="change")
     imported = make(seed=2, vocab_size=300)
     (tmp_path / "out").mkdir()
-    places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out", "code": tmp_path}
+    places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out"}
     job = FinetuneJob(
         names=("a", "b", "c"), task=TaskSpec(module="a:B"), checkpoint=checkpoint, train=None, origins=origins, **places
     )
