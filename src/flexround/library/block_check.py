@@ -59,8 +59,8 @@ def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor |
     network doesn't call their last module.
 
     Raises:
-        InputError: the network runs a block's module several times (only one call would be learned), or a block's input
-            or output doesn't have the samples in its first dimension.
+        InputError: the network runs a block's module several times, but only one call would be learned; or a block's
+            input or output lacks the samples in its first dimension.
         RuntimeError: the memory is too small.
     """
     if not x.is_floating_point():

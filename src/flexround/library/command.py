@@ -263,8 +263,8 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
 def _opened(directory: Path, model: Any) -> tuple[nn.Module, Shards | None]:
     """Return a model without values and its directory's files, or a model with values converted by transformers.
 
-    Conversion is needed for experts, which files hold one by one and models in one tensor, for older models' names,
-    and for weights that another class saved.
+    Conversion is needed for older models' names, for weights that another class saved, and for experts: files hold
+    them one by one, models in one tensor.
 
     Raises:
         InputError: as in ``Shards``, if transformers can't read the files either, or doesn't use all tensors of layers.

@@ -78,7 +78,7 @@ class Output(BaseModel):
         return [torch.tensor([*map(float.fromhex, each)], dtype=torch.float64, device="cpu") for each in self.values]
 
     def apart(self, other: "Output", quantized: bool) -> float:
-        """Return the distance to ``other``, relative to the largest output; 0 if last bits of machines may explain it.
+        """Return the distance to ``other``, relative to the largest output; 0 if machines' last bits may explain it.
 
         ``quantized`` tells whether activations are quantized.
         """

@@ -1,6 +1,6 @@
 """Rank the roundings: count the cells of a scale in which each method leads, shares the lead, or loses.
 
-A *cell* is one metric of a network on a task, for one setting (B or Q), number of bits, kind of grid, precision of
+A *cell* is one metric of a network on a task. It fixes the setting (B or Q), number of bits, kind of grid, precision of
 first and last layer, number of calibration samples and preprocessing. Its *methods* are roundings with their options:
 all compared rows in the scale's tables, own rows included. A run that several tables show counts once. If a table
 prints several metrics in one place, such as top-1/top-5, the first metric counts.
@@ -8,8 +8,8 @@ prints several metrics in one place, such as top-1/top-5, the first metric count
 All pairs of methods in a cell are compared by the tables' test (``paired.difference``). Benjamini and Hochberg's method
 adjusts the p values for all pairs of the scale. One method is better than another if the adjusted p value is below 0.05
 and the lead exceeds its noise. A method *leads* if it is better than every other method of the cell, *loses* if another
-method is better, and *shares* the lead otherwise. All methods of a cell are *left out* if any seed is missing, or if a
-pair has neither scores of single examples nor bootstrap resamples.
+method is better, and *shares* the lead otherwise. All methods of a cell are *left out* if any seed is missing, or if
+a pair has neither example scores nor bootstrap resamples.
 """
 
 import itertools

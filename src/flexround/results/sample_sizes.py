@@ -41,7 +41,7 @@ def values(shown: Sizes, scale: str, root: Path) -> dict[tuple[str, int], list[f
     """Return the values of all evaluated seeds of a scale, by method and calibration size.
 
     Raises:
-        InputError: an evaluated run that can't be used.
+        InputError: an evaluated run is unusable.
     """
     every = itertools.product(shown.spec.recipes, shown.sizes)
     return {(m, size): [trial.value for trial in _trials(shown, m, size, scale, root)[1]] for m, size in every}
@@ -54,7 +54,7 @@ def collect(shown: Sizes, scale: str, root: Path, made: bool = True) -> tuple[li
     if the figure is ``made``.
 
     Raises:
-        InputError: an evaluated run that can't be used.
+        InputError: an evaluated run is unusable.
     """
     spec, published = shown.spec, {(point.method, point.size): point.value for point in shown.points}
     every = sorted({*shown.sizes, *(point.size for point in shown.points)}, reverse=True)

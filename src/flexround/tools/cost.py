@@ -25,7 +25,7 @@ Kind = Literal["images", "texts"]
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BOTH_WAYS = 3  # cost of a forward and a backward pass, in forward passes
 CACHES = 3  # full-precision input, quantized input, target
-STATES = 5  # caches on disk after a block: both inputs, both outputs, first input of the next
+STATES = 5  # caches on disk after a block: both inputs, both outputs, and the next block's first
 CACHE_PASSES = 2  # passes of all samples through a block: full-precision output, quantized output
 LOGITS = 2**28  # logits per batch of an evaluation
 
@@ -50,7 +50,7 @@ class BlockCost(NamedTuple):
 
     flop: int  # for a forward pass, 2 per multiply-add
     weights: int  # elements of the quantized weights
-    layers: int  # number of quantized weights
+    layers: int  # number of quantized weight tensors
     row: int  # elements of the output or the input, whichever is larger
 
 
@@ -72,7 +72,7 @@ class NetworkCost(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The time and memory that a job needs."""
+    """The time, disk space and memory that a job needs."""
 
     seconds: float  # on the GPU
     disk: float = 0  # bytes of the job's result

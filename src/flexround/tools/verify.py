@@ -29,7 +29,7 @@ from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", METRICS)  # hold the sha256 of the files beside them
-UNLISTED = {*LISTS, "record.json"}  # a run's own files
+UNLISTED = {*LISTS, "record.json"}  # files that no manifest lists
 CONTEST = {"status", "best", "rival", "lead", "lead_stderr", "p_value"}  # depend on other seeds or rows
 FAILED = 1
 
