@@ -5,8 +5,8 @@
     python bench/speed.py start
     python bench/speed.py kernels --threads 1    # fake quantization of activations beside copying them
 
-Iterations use batch 32 for all units of real torchvision networks at 64 px and one layer of BERT-base at 128 tokens,
-batch 2 for a LLaMA layer of hidden size 1024 at 256 tokens. Weights are random; the time does not depend on them.
+Iterations use batch 32 for all units of real torchvision networks at 64 px and one layer of BERT-base at 128 tokens.
+A LLaMA layer of hidden size 1024 has batch 2 at 256 tokens. Weights are random; the time does not depend on them.
 Plain means forward, backward and Adam on the weights of the same units with one fixed batch. B learns rounded weights
 and draws batches from a cache; Q also learns activation steps, mixes inputs and drops quantization. Each figure is wall
 seconds, then CPU seconds, which other work on the machine disturbs less. One layer of LLaMA-7B (8 GB) runs only if
