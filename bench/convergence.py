@@ -1,11 +1,11 @@
-"""Are the budgets of a scale enough? Two checks, figures in bench/RESULTS.md.
+"""Check whether the budgets of a scale are enough. Two checks; their figures are in bench/RESULTS.md.
 
-1. In all finished runs, of each learned block: the hard error (rounded, as it is evaluated) over the soft one.
-2. A sample of the runs is made again with twice the iterations, and each metric compared with what the scale's own
-   budget gave, beside the standard error of the cell and that of the paired difference.
+1. For each learned block of all finished runs: the ratio of the hard error (rounded, as evaluated) to the soft error.
+2. For a sample of runs, repeated with twice the iterations: the change of each metric, beside the standard errors of
+   the cell and of the paired difference.
 
-Needs finished runs: make the tables first. The reruns go to a directory of their own; a bench that was interrupted goes
-on after the runs that are there.
+Make the tables first: the checks need finished runs. The reruns have a directory of their own; an interrupted bench
+resumes after its finished runs.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from flexround.stages.reconstruct import reconstruct
 METHODS = ("adaround", "adaquant", "adaquant-flexround", "flexround")
 RESULTS = Path("results")
 TEXTS = ["q-adaround-w8a8", "q-flexround-w8a8"]
-SAMPLES = {  # of mini: task, checkpoint -> recipes
+SAMPLES = {  # mini's task, checkpoint -> recipes
     ("imagenet", "resnet18-brecq"): [
         *(f"b-{method}-w{bits}" for bits in (4, 3, 2) for method in METHODS),
         *(f"{setting}-{method}-{bits}" for setting in "bq" for bits in ("w4a4", "w3a3") for method in METHODS[::3]),
@@ -50,14 +50,14 @@ SAMPLES = {  # of mini: task, checkpoint -> recipes
 
 
 def finished(scale: str) -> list[Run]:
-    """Return the runs of a scale that were reconstructed and not chosen among others."""
+    """Return the reconstructed runs of a scale, without runs chosen among candidates."""
     root = RESULTS / scale / "quantized"
     records = sorted(path.parent.relative_to(root).parts for path in root.glob("*/*/*/*/record.json"))
     return [Run(scale, *names, int(seed.removeprefix("seed"))) for *names, seed in records]
 
 
 def ratios(runs: list[Run]) -> None:
-    """Print the largest ratio of hard to soft error of each rounding, then all blocks above the limit."""
+    """Print the largest ratio of hard to soft error for each rounding, then all blocks above the limit."""
     every: dict[str, list[checked_runs.Unit]] = {}
     for run in runs:
         rounding = artifacts.read_json(Path(layout.quantized_dir(run)) / "manifest.json")["recipe"]["rounding"]
@@ -71,7 +71,7 @@ def ratios(runs: list[Run]) -> None:
 
 
 def twice(run: Run, out: Path) -> None:
-    """Make a run again with twice the iterations and evaluate it, below ``out``."""
+    """Repeat a run with twice the iterations and evaluate it, below ``out``."""
     directories = (Path(layout.quantized_dir(run)), Path(layout.evaluated_dir(run)))
     network, evaluated = (out / directory.relative_to("results") for directory in directories)
     if (evaluated / "metrics.json").exists():
@@ -90,7 +90,7 @@ def twice(run: Run, out: Path) -> None:
 
 
 def compare(run: Run, out: Path) -> list[bool]:
-    """Print how far twice the iterations move each metric; return whether that is within the cell's standard error."""
+    """Print each metric's shift by twice the iterations; return whether each is within the cell's standard error."""
     metrics = artifacts.read_json(Path(layout.evaluated_dir(run)) / "metrics.json")["metrics"]
     before, after = read_run(run, RESULTS, metrics), read_run(run, out, metrics)
     within = []

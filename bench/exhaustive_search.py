@@ -1,4 +1,4 @@
-"""The grid of least error, found by trying every one: what the suite's step search is compared with."""
+"""The grid of least error by exhaustive search: the reference for the suite's step search."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ RANGES = 100  # the full range times 1/100 ... 100/100
 def exhaustive(rows: Tensor, bits: int, symmetric: bool, p: float) -> tuple[Tensor, Tensor]:
     """Return the best step of each row (C, N) and its mean |error|^p, float64 (C,), among all ranges and zero points.
 
-    The grid of each row alone is tried; whether it is signed depends on all rows.
+    Each row has its own grid; whether the grids are signed depends on all rows.
     """
     rows, levels = rows.double().unsqueeze(1), 2**bits - 1
     low, high = rows.amin((1, 2)).clamp_max(0), rows.amax((1, 2)).clamp_min(0)

@@ -1,7 +1,7 @@
-"""Exported networks beside ours: accuracy or perplexity, size, speed; figures in bench/RESULTS.md.
+"""Compare exported networks with ours: accuracy or perplexity, size, speed; figures in bench/RESULTS.md.
 
-Needs the checkpoints and data of the scale real (`make results/real1.csv`, `real3`) and mini's of table 4, in the
-current directory.
+The current directory needs the checkpoints and data of the scale real (`make results/real1.csv`, `real3`) and of
+mini's table 4.
 """
 
 import time
@@ -33,13 +33,13 @@ def load(task: str, checkpoint: str, scale: str = "real") -> tuple[Any, nn.Modul
 
 
 class Session(nn.Module):
-    """An ONNX file in onnxruntime, in the place of a network; ``shown`` says its size and its operations in integers.
+    """An ONNX file in onnxruntime, used as a network; ``shown`` describes its size and its integer operations.
 
     Args:
         file: the ONNX file.
-        integers: the operation in integers that is counted.
+        integers: the integer operation to count.
         floats: the same operations in floating point.
-        config: of a classifier of transformers, whose output this one then has.
+        config: configuration of a transformers classifier, whose kind of output is then returned.
     """
 
     def __init__(self, file: Path, integers: str, floats: tuple[str, ...], config: Any = None) -> None:
@@ -54,7 +54,7 @@ class Session(nn.Module):
         self.shown = f"{file.stat().st_size / 1e6:.2f} MB, {kinds[integers]} of {total} operations in integers"
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
-        """Return what the file gives for inputs (N, ...), or for token ids, types and masks, int64 (N, T) each."""
+        """Return the file's output for inputs (N, ...), or for token ids, types and masks, int64 (N, T) each."""
         given = named or {self.session.get_inputs()[0].name: inputs[0]}
         logits = torch.from_numpy(self.session.run(None, {name: value.numpy() for name, value in given.items()})[0])
         return transformers.modeling_outputs.SequenceClassifierOutput(logits=logits) if self.config else logits
@@ -86,7 +86,7 @@ def images(checkpoint: str) -> None:
 
 @torch.no_grad()
 def language() -> None:
-    """Compare stories260K with what transformers reads."""
+    """Compare stories260K with its export as transformers reads it."""
     task, model, data, network = load("tinystories", "stories260k")
     drawn = task.inputs(task.calibration(data, 128, 0), network).x[:, 0]
     for recipe, more in (("b-flexround-w4", {"w_scheme": "symmetric"}), ("q-flexround-w8a8", {})):
@@ -104,7 +104,7 @@ def language() -> None:
 
 @torch.no_grad()
 def sentences(name: str) -> None:
-    """Compare mini's BERT-base on a task of GLUE with its ONNX file."""
+    """Compare mini's BERT-base with its ONNX file on a task of GLUE."""
     task, model, data, network = load(name, "bert-base", "mini")
     drawn = task.inputs(task.calibration(data, 256, 0), network)
     mask = torch.ones_like(drawn.x[:, 0]) if drawn.mask is None else drawn.mask.long()

@@ -1,9 +1,9 @@
-"""Peak memory while reconstructing: does it grow with the number of equal blocks? Then only a leak can be the cause.
+"""Peak memory of a reconstruction: if it grows with the number of equal blocks, memory leaks.
 
     PYTHONPATH=tests python bench/memory.py               # a network in memory; --depth 16
     PYTHONPATH=tests python bench/memory.py --streamed    # a LLaMA-shaped network of 7.9 GB, read block by block
 
-The streamed network has random weights in shards; it is quantized with few samples and iterations.
+The streamed network has random weights in shards and is quantized with few samples and iterations.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from flexround.reconstruct.reconstruction import Reconstruction, Streamed
 from flexround.reconstruct.state import State
 from flexround.settings.schema import Hyper
 
-SCALE = 0.02  # deviation of the weights
+SCALE = 0.02  # standard deviation of the weights
 SHARD = 2**28  # bytes
 SETTINGS = toy.HYPER | {
     **{"w_scheme": "asymmetric", "w_granularity": "channel", "w_init": "minmax"},
@@ -44,7 +44,7 @@ def shell(given: argparse.Namespace) -> nn.Module:
 
 
 def write(model: nn.Module, directory: Path) -> int:
-    """Write random weights in shards; return their bytes."""
+    """Write random weights in shards; return their size in bytes."""
     writer, generator = Writer(directory, SHARD), torch.Generator().manual_seed(0)
     for name, value in model.state_dict().items():
         drawn = SCALE * torch.randn(value.shape, generator=generator)

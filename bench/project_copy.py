@@ -1,4 +1,4 @@
-"""A copy of the project in which a workflow runs."""
+"""A copy of the project for running a workflow."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ COPIED = ("Snakefile", "src", "params", "workflow", "profiles")
 
 
 def copy(directory: Path, project: Path = ROOT) -> Path:
-    """Copy what a run of a project needs but sources; return ``directory``."""
+    """Copy all files that a run needs except downloaded sources; return ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         if (project / name).is_dir():

@@ -1,4 +1,4 @@
-"""Find the learning rates of runs: doublings around the present rate until the best one has a worse one on both sides.
+"""Find the learning rates of runs: double and halve the present rate until the best rate has two worse neighbours.
 
 Each rate learns every third block with full-precision inputs on three quarters of the calibration samples. The best
 rate has the least error on the other quarter: the mean over blocks of the hard error / round-to-nearest's on the
@@ -31,12 +31,12 @@ from flexround.settings.plan import Plan
 from flexround.stages.reconstruct import prepared
 
 CPU = torch.device("cpu")
-HELD_OUT = 4  # samples: the last of four quarters
-MOST = 9  # rates of a run
+HELD_OUT = 4  # parts of the samples; the last part is held out
+MOST = 9  # rates tried for a run
 
 
 def inputs(job: ReconstructJob, count: int, every: int) -> dict[int, Tensor]:
-    """Return the full-precision inputs (N, ...) of every third block, or of another share: the second of each three."""
+    """Return the full-precision inputs (N, ...) of the second of each three blocks, or of each ``every`` blocks."""
     work, samples = prepared(job, CPU)
     phase = WeightPhase(work, samples[:count], Store(CPU, torch.float32))
     carry, found = phase.start(), {}
@@ -50,7 +50,7 @@ def inputs(job: ReconstructJob, count: int, every: int) -> dict[int, Tensor]:
 
 
 def error(job: ReconstructJob, known: dict[int, Tensor]) -> float:
-    """Return the mean error of the blocks with these inputs (N, ...) on held-out samples, over round-to-nearest's."""
+    """Return the mean error on held-out samples of blocks with these inputs (N, ...), over round-to-nearest's."""
     work, _ = prepared(job, CPU)
     store, found = Store(CPU, torch.float32), []
     for index, x in known.items():
@@ -74,7 +74,7 @@ def error(job: ReconstructJob, known: dict[int, Tensor]) -> float:
 
 
 def search(job: ReconstructJob, known: dict[int, Tensor]) -> dict[float, float]:
-    """Return the error of each rate that was tried, in the order of rates; the best one is not the first or last."""
+    """Return the error of each tried rate, in the order of rates; the best rate is neither the first nor the last."""
     rate, tried = _rate(job.hyper.lr), {}  # the present rate is tried first
 
     def at(value: float) -> None:
@@ -93,22 +93,22 @@ def search(job: ReconstructJob, known: dict[int, Tensor]) -> dict[float, float]:
 
 
 def _best(tried: dict[float, float]) -> float:
-    """Return the rate of the least error."""
+    """Return the rate with the least error."""
     return min(tried, key=lambda value: tried[value])
 
 
 def _rate(lr: Any) -> float:
-    """Return the rate of the first group, where groups have rates of their own."""
+    """Return the rate, or the first group's rate if groups have separate rates."""
     return next(iter(lr.values())) if isinstance(lr, dict) else lr
 
 
 def _with_rate(lr: Any, value: float) -> Any:
-    """Return ``lr`` with another rate of the first group."""
+    """Return ``lr`` with another rate for the first group."""
     return lr | {next(iter(lr)): value} if isinstance(lr, dict) else value
 
 
 def rule(job: ReconstructJob, tried: dict[float, float]) -> str:
-    """Return the rule of the best rate for the scale's file."""
+    """Return the rule with the best rate for the scale's file."""
     best = _with_rate(job.hyper.lr, _best(tried))
     lr = "{" + ", ".join(f"{key}: {value:.1e}" for key, value in best.items()) + "}" if isinstance(best, dict) else best
     rates, found = (
@@ -118,7 +118,7 @@ def rule(job: ReconstructJob, tried: dict[float, float]) -> str:
 
 
 def main() -> None:
-    """Search a rate for each recipe."""
+    """Search the rate for each recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("scale", "task", "checkpoint"):
         parser.add_argument(name)

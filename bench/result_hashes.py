@@ -9,14 +9,14 @@ MEASURED = ("seconds", "peak_mb")  # in metrics.json and record.json
 
 
 def hashes(project: Path) -> dict[str, str]:
-    """Return file -> sha256 of all results of a project but its sources; of JSON without measured values."""
+    """Return file -> sha256 for all results of a project except sources; JSON is hashed without measured values."""
     results = project / "results"
     files = {str(path.relative_to(results)): path for path in sorted(results.rglob("*")) if path.is_file()}
     return {name: _hash(path) for name, path in files.items() if not name.startswith("sources/")}
 
 
 def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:
-    """Return what is wrong, and the file, of each file that only one of two runs has, or that has other bits."""
+    """Return a line for each file that only one of two runs has, or whose bits differ."""
     wrong = [f"left over: {path}" for path in sorted(found.keys() - expected.keys())]
     wrong += [f"missing: {path}" for path in sorted(expected.keys() - found.keys())]
     return wrong + [f"other bits: {path}" for path in expected if found.get(path, expected[path]) != expected[path]]

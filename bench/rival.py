@@ -1,12 +1,12 @@
-"""CPU seconds and peak memory of `flexround.quantize` beside auto-round's on one causal language model.
+"""CPU seconds and peak memory of `flexround.quantize` and of auto-round on one causal language model.
 
     python bench/rival.py MODEL TEXT --auto-round-python PYTHON [--methods signround flexround gptq] [--repeats 3]
 
-MODEL is a transformers directory, or a GGUF file such as SmolLM2's of the scale real; TEXT is a text file of 200 kB or
-more. PYTHON is an interpreter of an environment with auto-round. The work: the first layers, W4 asymmetric in groups of
-64, rows of 256 tokens, batches of 2. Each measurement is a process with one thread; ours and auto-round take turns.
-Figures are those of the call, without loading and imports of torch. The perplexity is that of the whole model.
-The method `arithmetic` is GPTQ's alone, on random inputs: moments, inverses, columns. `pass` is one forward pass.
+MODEL is a transformers directory, or a GGUF file such as SmolLM2's from the scale real; TEXT is a text file of at least
+200 kB. PYTHON is the interpreter of an environment with auto-round. The work: the first layers, W4 asymmetric in groups
+of 64, rows of 256 tokens, batches of 2. Each measurement is a process with one thread; ours and auto-round alternate.
+Figures cover the call, without loading and imports of torch. The perplexity is for the whole model.
+The method `arithmetic` runs GPTQ's arithmetic on random inputs: moments, inverses, columns. `pass` is one forward pass.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LAYERS, SAMPLES, LENGTH, EVALUATED, ITERS = 6, 64, 256, 32, 50
 
 
 def load(path: Path, layers: int | None = None) -> tuple[nn.Module, Any]:
-    """Return a model, or a model of its first layers, and its tokenizer."""
+    """Return a model, or a model with only its first layers, and its tokenizer."""
     where = {} if path.is_dir() else {"gguf_file": path.name}
     directory = path if path.is_dir() else path.parent
     full = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, **where)
@@ -45,7 +45,7 @@ def load(path: Path, layers: int | None = None) -> tuple[nn.Module, Any]:
 
 
 def rows(tokenizer: Any, path: Path, count: int) -> tuple[Tensor, Tensor]:
-    """Return token ids, int64 (count, 256), to calibrate with, and those behind them to measure the perplexity."""
+    """Return token ids, int64 (count, 256), for calibration, and the following token ids for the perplexity."""
     ids = torch.tensor(tokenizer(path.read_text(errors="ignore"))["input_ids"])
     found = ids[: len(ids) // LENGTH * LENGTH].view(-1, LENGTH)
     return found[:count], found[count : count + EVALUATED]
@@ -53,14 +53,14 @@ def rows(tokenizer: Any, path: Path, count: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def perplexity(path: Path, part: nn.Module, ids: Tensor) -> float:
-    """Return the perplexity on token ids, int64 (N, T), of the whole model with the quantized layers in it."""
+    """Return the perplexity on token ids, int64 (N, T), of the whole model including the quantized layers."""
     model, _ = load(path)
     model.load_state_dict(part.float().state_dict(), strict=False)
     return math.exp(statistics.mean(model(row[None], labels=row[None]).loss.item() for row in ids))
 
 
 def ours(model: nn.Module, method: str, ids: Tensor, options: argparse.Namespace) -> nn.Module:
-    """Quantize by the library."""
+    """Quantize with the library."""
     flexround = importlib.import_module("flexround")
     hyper: dict[str, Any] = {"batch": 2, "w_granularity": "group", "group_size": 64, "w_init": "minmax"}
     if method != "gptq":
@@ -69,7 +69,7 @@ def ours(model: nn.Module, method: str, ids: Tensor, options: argparse.Namespace
 
 
 def theirs(model: nn.Module, ids: Tensor, tokenizer: Any) -> nn.Module:
-    """Quantize by auto-round in float32."""
+    """Quantize with auto-round in float32."""
     rounded = importlib.import_module("auto_round").AutoRound(
         model,
         tokenizer,
@@ -87,7 +87,7 @@ def theirs(model: nn.Module, ids: Tensor, tokenizer: Any) -> nn.Module:
 
 @torch.no_grad()
 def alone(model: Any, method: str, ids: Tensor, _: argparse.Namespace) -> nn.Module:
-    """Run the arithmetic of GPTQ, or one forward pass without the head."""
+    """Run GPTQ's arithmetic, or one forward pass without the head."""
     if method == "pass":
         deque(map(model.model, ids.split(2)), maxlen=0)
         return model
@@ -109,8 +109,8 @@ def child(options: argparse.Namespace) -> dict[str, float]:
     model, tokenizer = load(options.model, LAYERS)
     calibration, held = rows(tokenizer, options.text, SAMPLES)
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    cpu, wall = sum(os.times()[:4]), time.perf_counter()  # compilers, which it waits for, count
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    cpu, wall = sum(os.times()[:4]), time.perf_counter()  # includes compilers run as children
     if options.child == "auto-round":
         made = theirs(model, calibration, tokenizer)
     else:
@@ -122,7 +122,7 @@ def child(options: argparse.Namespace) -> dict[str, float]:
 
 
 def measured(python: str, method: str) -> dict[str, float]:
-    """Run this file in a process of its own; return its figures."""
+    """Run this file in a separate process; return its figures."""
     command = [python, __file__, *sys.argv[1:], "--child", method]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)

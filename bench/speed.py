@@ -1,17 +1,17 @@
-"""Seconds of an iteration beside plain PyTorch, of the step search, and of the start of a job.
+"""Measure the time of an iteration beside plain PyTorch, of the step search, and of a job's start.
 
     python bench/speed.py                          # iterations; --rounding adaround: the arithmetic of BRECQ and QDrop
     python bench/speed.py search
     python bench/speed.py start
     python bench/speed.py kernels --threads 1    # fake quantization of activations beside copying them
 
-Iterations are those of all units of the real torchvision networks at 64 px and of one layer of BERT-base at 128 tokens,
-batch 32, and of one LLaMA layer of hidden size 1024 at 256 tokens, batch 2. Weights are random; the time does not
-depend on them. Plain is forward, backward and Adam on the weights of the same units and on one fixed batch. B learns
-rounded weights and draws its batches from a cache; Q also learns steps of activations, mixes inputs and drops
-quantization. Each figure is wall seconds, then CPU seconds, which other work on the machine disturbs less. One layer of
-LLaMA-7B is run where it is named only (8 GB). With ``--device cuda`` iterations are timed together, not one by one, and
-the arithmetic of plain, the rates, and the most memory in use are printed too.
+Iterations use batch 32 for all units of real torchvision networks at 64 px and one layer of BERT-base at 128 tokens.
+A LLaMA layer of hidden size 1024 has batch 2 at 256 tokens. Weights are random; the time does not depend on them.
+Plain means forward, backward and Adam on the weights of the same units with one fixed batch. B learns rounded weights
+and draws batches from a cache; Q also learns activation steps, mixes inputs and drops quantization. Each figure is wall
+seconds, then CPU seconds, which other work on the machine disturbs less. One layer of LLaMA-7B (8 GB) runs only if
+named. With ``--device cuda`` iterations are timed together, not one by one. The output then also shows the arithmetic
+of plain, the rates, and the peak memory.
 """
 
 import argparse
@@ -51,20 +51,20 @@ from flexround.reconstruct.optimise import ReconstructionError
 from flexround.settings.load import load_params
 
 KEEP = 0.5
-LLAMA = Scheme(8, symmetric=False, axis=0)  # of the weights, as the paper has them; 4 bit symmetric else
+LLAMA = Scheme(8, symmetric=False, axis=0)  # for weights, as in the paper; other networks use 4 bit symmetric
 SCHEMES = {"llama": LLAMA, "llama-7b": LLAMA}
-SHAPES = (32, 96, 32, 32), (32, 144, 16, 16), (32, 384, 4, 4)  # of activations of a MobileNetV2
+SHAPES = (32, 96, 32, 32), (32, 144, 16, 16), (32, 384, 4, 4)  # activations of a MobileNetV2
 HEAVY = {"llama-7b"}  # not run unless named
 Draw = Callable[[], tuple[Tensor, Tensor, Tensor | None]]
 
 
 def images(size: int, batch: int) -> Tensor:
-    """Return random images of four batches."""
+    """Return random images for four batches."""
     return torch.randn(4 * batch, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def tokens(length: int, batch: int) -> Tensor:
-    """Return random token ids of type 0, of four batches."""
+    """Return random token ids with type 0 for four batches."""
     ids = torch.randint(30_000, (4 * batch, 1, length), generator=torch.Generator().manual_seed(0))
     return torch.cat([ids, torch.zeros_like(ids)], dim=1)
 
@@ -84,7 +84,7 @@ def llama_layer(hidden: int, intermediate: int, heads: int) -> nn.Module:
 
 
 class Network(NamedTuple):
-    """A network, the function that cuts it, and what it sees: pixels or tokens of a side, and rows of a batch."""
+    """A network, the function that cuts it, the pixels per side or tokens per row, and the rows of a batch."""
 
     factory: Callable[[], nn.Module]
     cut: Callable[[nn.Module], list[Block]]
@@ -97,7 +97,7 @@ NETWORKS = {
     "resnet18": Network(lambda: folded(resnet.resnet18), resnet.blocks, images, 64, 32),
     "resnet50": Network(lambda: folded(resnet.resnet50), resnet.blocks, images, 64, 32),
     "mobilenetv2": Network(lambda: folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 64, 32),
-    # all twelve layers are alike
+    # all twelve layers are equal
     "bert-base": Network(
         lambda: transformer.bert("classification", num_hidden_layers=1), transformer.bert_blocks, tokens, 128, 32
     ),
@@ -112,7 +112,7 @@ NETWORKS = {
 
 
 def measure(step: Callable[[], None], repeats: int, device: torch.device) -> Tensor:
-    """Return the wall and CPU seconds of a call, shape (2,): the median, or of a GPU, which works ahead, the mean."""
+    """Return wall and CPU seconds of a call, shape (2,): the median, or the mean on an asynchronous GPU."""
     for _ in range(3):
         step()
     at_once = repeats if device.type == "cuda" else 1
@@ -128,7 +128,7 @@ def measure(step: Callable[[], None], repeats: int, device: torch.device) -> Ten
 
 
 def stepper(block: Block, draw: Draw, parameters: Sequence[nn.Parameter], kind: torch.dtype) -> Callable[[], None]:
-    """Return one iteration: batch, forward, reconstruction error, backward, Adam."""
+    """Return the function for one iteration: batch, forward, reconstruction error, backward, Adam."""
     adam = torch.optim.Adam(parameters, fused=True)
 
     def step() -> None:
@@ -175,7 +175,7 @@ def quantize_activations(block: Block, x: Tensor, batch: int, fused: bool) -> li
 
 
 def one_batch(x: Tensor, target: Tensor, batch: int) -> Draw:
-    """Return a source of always the same batch."""
+    """Return a source that always gives the same batch."""
     store = Store(x.device)
     inputs, outputs = store.copy(x[:batch]), store.copy(target[:batch])
     return lambda: (inputs.clone(), outputs, None)  # a block may begin with an in-place operation
@@ -197,7 +197,7 @@ def iterations(given: argparse.Namespace) -> None:
         network = NETWORKS[name]
         batch, scheme = given.batch or network.batch, SCHEMES.get(name, Scheme(4))
         model = network.factory().to(device)
-        totals = {variant: torch.zeros(3) for variant in ("plain", "B", "Q")}  # wall and CPU seconds, largest memory
+        totals = {variant: torch.zeros(3) for variant in ("plain", "B", "Q")}  # wall and CPU seconds, peak memory
         store, flop = Store(device), 0
         x = store.copy(network.inputs(given.size or network.size, batch))
         for index, block in enumerate(network.cut(model)):
@@ -223,7 +223,7 @@ def iterations(given: argparse.Namespace) -> None:
                     with FlopCounterMode(display=False) as counter:
                         step()
                     flop += counter.get_total_flops()
-                del made, learned, draw, step  # a large one would not fit beside the next
+                del made, learned, draw, step  # two large networks would not fit together
             x = target
         figures = []
         for variant, total in totals.items():
@@ -236,9 +236,9 @@ def iterations(given: argparse.Namespace) -> None:
 
 
 def search(device: torch.device) -> None:
-    """Print seconds of the step search of a million weights with its error, then those of a LLaMA-7B layer."""
+    """Print seconds and error of the step search for a million weights, then seconds for a LLaMA-7B layer."""
     x = (torch.randn(1_000_000, generator=torch.Generator().manual_seed(0)) + 0.3).to(device)
-    initial_grid(x, Scheme(8))  # the first call loads what it needs
+    initial_grid(x, Scheme(8))  # the first call loads libraries
     small = x[:20_000]
     for bits in (8, 4, 3, 2):
         scheme, start = Scheme(bits, symmetric=False), time.perf_counter()
@@ -259,7 +259,7 @@ def search(device: torch.device) -> None:
 
 
 def kernels(shape: tuple[int, ...], repeats: int) -> None:
-    """Print CPU ms of forward and backward with drops, native and operation by operation, and of copying x twice."""
+    """Print CPU ms of forward and backward with drops: native, by single operations, and of copying x twice."""
     x, grad, step = torch.randn(shape).requires_grad_(), torch.randn(shape), torch.tensor(0.13, requires_grad=True)
     inputs = x, step, -8.0, 7.0, Kept.drawn(x.numel(), KEEP, torch.Generator().manual_seed(0))
     calls: list[Callable[[], object]] = [
@@ -284,7 +284,7 @@ def run(arguments):
 
 
 def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float, float]:
-    """Return wall and CPU seconds, of client and job, of the fastest of several starts."""
+    """Return wall seconds and CPU seconds (client and job) of the fastest of several starts."""
     found = []
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -294,12 +294,12 @@ def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float,
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         wall, cpu = json.loads(done.stdout)
-        found.append((wall, client if environment else client + cpu))  # without a worker they are one process
+        found.append((wall, client if environment else client + cpu))  # without worker, client and job are one process
     return min(found)
 
 
 def start(repeats: int) -> None:
-    """Print seconds from a job's command to the first line of its stage, with the warm worker and without."""
+    """Print seconds from a job's command to the first line of its stage, with and without the warm worker."""
     with tempfile.TemporaryDirectory() as directory:
         sys.path.append(directory)
         for kind, modules in PRELOADED.items():
@@ -311,7 +311,7 @@ def start(repeats: int) -> None:
         os.environ["PLACE"] = directory
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
         worker.start()
-        while not Path(os.environ[worker.SOCKET]).exists():  # until all is imported
+        while not Path(os.environ[worker.SOCKET]).exists():  # until all imports are done
             time.sleep(0.1)
         for kind in PRELOADED:
             for name, environment in (("warm", {}), ("alone", {"FLEXROUND_WORKERS": "0"})):
@@ -320,7 +320,7 @@ def start(repeats: int) -> None:
 
 
 def main() -> None:
-    """Measure as the command line says."""
+    """Run the measurement that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="iterations", choices=["iterations", "search", "start", "kernels"])
     parser.add_argument("--threads", type=int, default=2)

@@ -1,10 +1,10 @@
-"""Networks of timm and transformers, each in a process: quantized, saved, loaded and exported by the library.
+"""Quantize, save, load and export networks of timm and transformers with the library, each in its own process.
 
-    pip install timm    # in an environment of your own: the project does not depend on it
+    pip install timm    # in your own environment: the project does not depend on timm
     OMP_NUM_THREADS=1 python bench/sweep.py    # --kind timm; --only resnet18; --only 'swin*'
 
-Weights are random, inputs small. A line says taken, refused or WRONG (a traceback, a layer that no warning names, 8-bit
-weights far from an independent rounding, a loaded or exported network that computes something else; exit 1 then).
+Weights are random, inputs small. Each line says taken, refused or WRONG. WRONG gives exit code 1; it means a traceback,
+a layer without warning, 8-bit weights far from an independent rounding, or a loaded or exported network that differs.
 """
 
 import argparse
@@ -37,13 +37,13 @@ darknet53 nf_regnet_b1 convnext_atto convnextv2_atto vit_tiny_patch16_224 deit_t
 vit_small_patch16_dinov3 swin_tiny_patch4_window7_224 cait_xxs24_224 xcit_nano_12_p16_224 coat_tiny crossvit_tiny_240
 pvt_v2_b0 levit_128s mixer_s32_224 poolformer_s12 caformer_s18 edgenext_xx_small mobilevit_xxs efficientformer_l1
 efficientvit_b0 fastvit_t8 maxvit_rmlp_pico_rw_256 sequencer2d_s"""
-HEADS = {  # of classes of transformers
+HEADS = {  # heads of transformers classes
     "ForCausalLM": "Llama Qwen2 Qwen3 Qwen2Moe Mistral Mixtral Phi Phi3 Gemma2 Gemma3 GPTJ GPTNeo OPT Bloom Mamba",
     "ForMaskedLM": "Bert Roberta DistilBert Electra DebertaV2 Albert ModernBert",
     "ForImageClassification": "ViT DeiT Dinov2 Beit Swin ConvNext",
     "": "FalconForCausalLM GPT2LMHeadModel GPTNeoXForCausalLM Olmo2ForCausalLM T5EncoderModel CLIPVisionModel",
 }
-SIZES: dict[str, Any] = {  # each class of transformers takes what it knows
+SIZES: dict[str, Any] = {  # each class of transformers takes its own keys
     **{"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64},
     **{"max_position_embeddings": 64, "num_key_value_heads": 2, "pad_token_id": 0, "window_size": 4, "patch_size": 8},
     **{"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "d_kv": 8},
@@ -76,7 +76,7 @@ def network(name: str) -> tuple[Callable[[], nn.Module], Tensor]:
 
 @torch.no_grad()
 def lively(model: nn.Module, x: Tensor) -> nn.Module:
-    """Return a model with noise on each parameter, since some start at zero, and with batch norms' statistics of x."""
+    """Return a model with noise on each parameter (some start at zero) and with batch norm statistics from x."""
     for value in model.parameters():
         value.add_(torch.randn_like(value) * (0.1 if value.ndim < 2 else 0.02))
     torch.optim.swa_utils.update_bn([x], model)
@@ -87,12 +87,12 @@ def lively(model: nn.Module, x: Tensor) -> nn.Module:
 
 @torch.no_grad()
 def outputs(model: nn.Module, x: Tensor) -> Tensor:
-    """Return all floats that a model gives for ``x`` in one row."""
+    """Return all floats of a model's output for ``x`` in one row."""
     return torch.cat([one.flatten() for one in tensors(model(x)) if one.is_floating_point()])
 
 
 def off(found: Tensor, wanted: Tensor) -> float:
-    """Return the distance of two rows over the norm of the second; inf for NaN."""
+    """Return the distance of two rows, divided by the norm of the second; inf for NaN."""
     return float(((found - wanted).norm() / wanted.norm()).nan_to_num(torch.inf))
 
 
@@ -103,7 +103,7 @@ def layers(model: nn.Module) -> dict[str, Any]:
 
 
 def unnamed(found: flexround.Quantized) -> list[str]:
-    """Return the layers that are neither quantized nor named as left in floating point."""
+    """Return the layers that are neither quantized nor reported as left in floating point."""
     clause = " ".join(one for one in found.origin.left if one.startswith("in floating point"))
     named, more = re.findall(r"[\w.]+", clause), sum(map(int, re.findall(r"and (\d+) more", clause)))
     left = sorted(layers(found.model).keys() - found.codes())
@@ -111,7 +111,7 @@ def unnamed(found: flexround.Quantized) -> list[str]:
 
 
 def exported(kind: str, found: flexround.Quantized, x: Tensor, directory: Path) -> Tensor:
-    """Export a network; return what its file gives for inputs ``x``, in the tool that the file is for."""
+    """Export a network; return the output for inputs ``x`` from the tool that reads the file."""
     name = getattr(found.model, "main_input_name", None)
     path = found.export(kind, directory, *([{name: x[:2]} if name else x[:2]] if kind == "onnx" else []))
     if kind == "onnx":
@@ -127,7 +127,7 @@ def exported(kind: str, found: flexround.Quantized, x: Tensor, directory: Path) 
 
 
 def problems(name: str, recipe: str, notes: list[str], scratch: Path) -> Iterator[str]:
-    """Yield what is wrong with a network; ``notes`` gets its blocks and exports. Errors are the library's."""
+    """Yield the problems of a network; add its blocks and exports to ``notes``. Errors are the library's."""
     torch.manual_seed(0)
     build, x = network(name)
     model, samples, fresh = lively(build(), x), x[:8], x[8:11]
@@ -160,7 +160,7 @@ def problems(name: str, recipe: str, notes: list[str], scratch: Path) -> Iterato
 
 
 def outcome(name: str, recipe: str) -> tuple[str, list[str]]:
-    """Return the outcome of one network and notes on it; what libraries print goes nowhere."""
+    """Return the outcome of one network with notes; libraries' output is discarded."""
     nowhere, notes, wrong = os.open(os.devnull, os.O_WRONLY), [""], list[str]()
     os.dup2(nowhere, 1), os.dup2(nowhere, 2)
     with tempfile.TemporaryDirectory() as scratch:
@@ -175,7 +175,7 @@ def outcome(name: str, recipe: str) -> tuple[str, list[str]]:
 
 
 def main() -> None:
-    """Print a line for each network, and at the end how many there are of each kind."""
+    """Print a line for each network, and at the end the number of networks with each outcome."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=("timm", "transformers"))
     parser.add_argument("--only", default="*", help="a pattern for the names listed here, or any name of timm")

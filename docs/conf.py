@@ -1,4 +1,4 @@
-"""Sphinx: the Markdown pages of the whole repository as a site (`make docs`). A link that leads nowhere is an error."""
+"""Sphinx: the Markdown pages of the whole repository as a site (`make docs`). A broken link is an error."""
 
 import re
 import sys
@@ -39,8 +39,8 @@ autodoc_default_options = {"members": True, "show-inheritance": True, "exclude-m
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_use_ivar = True
-# Sphinx asks no other site, so names of other packages have no link; nor have type variables, private classes,
-# functions instead of classes, and the errors, which the reference leaves out.
+# Names without a link: other packages (Sphinx reads no other site), type variables, private classes, functions instead
+# of classes, and errors, which the reference leaves out.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!flexround\.).*"),
     ("py:class", r".*\.([A-Z]|[a-z_]\w*|RootModel\[.*)|flexround\.errors\..*"),
@@ -92,12 +92,12 @@ CONTRIBUTING
 CHANGELOG
 ```
 """
-MARKS = re.compile(r"``.+?``|`[^`]+`_*|\\.|[|*]")  # what means something in reStructuredText, and what stays
-LINK = re.compile(r"(?<!!)\[(?!!)([^\]]+)\]\(([^):#]+)\)")  # not an image's, nor one around an image
+MARKS = re.compile(r"``.+?``|`[^`]+`_*|\\.|[|*]")  # reStructuredText's marks, after the literals and links to keep
+LINK = re.compile(r"(?<!!)\[(?!!)([^\]]+)\]\(([^):#]+)\)")  # not an image, nor a link around an image
 
 
 def complete(app: Sphinx, name: str, source: list[str]) -> None:
-    """Add the contents to the first page, and leave the text alone of links to files and folders that aren't pages."""
+    """Add the contents to the first page; reduce links to files and folders that aren't pages to their text."""
     folder = (ROOT / name).parent
 
     def page(link: re.Match[str]) -> str:
@@ -108,24 +108,24 @@ def complete(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _as_text(text: str) -> str:
-    """Return text with its marks escaped, but for those of literals."""
+    """Return text with its marks escaped, except in literals."""
     return MARKS.sub(lambda mark: mark[0] if len(mark[0]) > 1 else f"\\{mark[0]}", text)
 
 
 def take_as_text(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
-    """Show |x| and a * b in a docstring as they are."""
+    """Show |x| and a * b in a docstring literally."""
     lines[:] = map(_as_text, lines)
 
 
 def describe_fields(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
-    """Add to a class of settings what its fields say of themselves."""
+    """Add the fields' descriptions to a class of settings."""
     if isinstance(of, type) and issubclass(of, BaseModel):
         described = {key: _as_text(field.description) for key, field in of.model_fields.items() if field.description}
         lines += ["", *(f":param {key}: {text}" for key, text in described.items()), ""]
 
 
 def skip_field(app: Sphinx, what: str, name: str, of: object, skip: bool, options: object) -> bool | None:
-    """Leave out the fields of named tuples, which Python describes by their numbers; the signature has them."""
+    """Leave out the fields of named tuples, which Python describes only by number; the signature lists them."""
     return True if (getattr(of, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
@@ -136,7 +136,7 @@ def show_formula(translator: nodes.NodeVisitor, node: nodes.math | nodes.math_bl
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the above, and make the pages that are made."""
+    """Connect the functions above, and write the generated pages."""
     app.connect("source-read", complete)
     app.connect("autodoc-process-docstring", take_as_text, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", describe_fields)

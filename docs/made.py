@@ -1,4 +1,4 @@
-"""Pages that are made when the site is built: reports, hyper-parameters, and the reference from docstrings."""
+"""Pages generated with the site: reports, hyper-parameters, and the reference from docstrings."""
 
 import importlib
 import pkgutil
@@ -26,7 +26,7 @@ ROOMS = {
 
 
 def write(directory: Path) -> None:
-    """Write all made pages into a directory of their own."""
+    """Write all generated pages into a directory of their own."""
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "extra").mkdir(parents=True)
     for name, text in {**tables(directory / "extra"), **hyper_parameters(), **reference()}.items():
@@ -36,7 +36,7 @@ def write(directory: Path) -> None:
 
 
 def tables(directory: Path) -> dict[str, str]:
-    """Write the report of all that is published at each scale, and return the page that lists them."""
+    """Write the report of each scale's published results, and return the page that lists the reports."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -82,7 +82,7 @@ def _values(facts: dict[str, Any]) -> str:
 
 
 def reference() -> dict[str, str]:
-    """Return a page for what is public in the package, one for each room, and one that lists them."""
+    """Return a page for the package's public names, a page for each room, and a page that lists them."""
     public = [f".. {_kind(name)}:: flexround.{name}" for name in flexround.PUBLIC]
     public += [f".. autoclass:: flexround.library.{name}" for name in ("card.Origin", "probe.Input")]  # of Quantized
     pages = {"reference/flexround": f"# flexround\n\n{_directives(public)}"}
@@ -98,7 +98,7 @@ def _kind(name: str) -> str:
 
 
 def _modules(room: str) -> list[str]:
-    """Return the names of a room's modules."""
+    """Return the names of the modules in a room."""
     package = importlib.import_module(f"flexround.{room}")
     return [each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.") if not each.ispkg]
 
@@ -109,7 +109,7 @@ def _module(name: str) -> str:
 
 
 def _directives(lines: Iterable[str]) -> str:
-    """Return reStructuredText inside Markdown."""
+    """Return reStructuredText directives embedded in Markdown."""
     return "```{eval-rst}\n" + "\n\n".join(lines) + "\n```\n"
 
 

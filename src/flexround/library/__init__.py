@@ -1,1 +1,1 @@
-"""FlexRound from Python: quantize a network of one's own, save it, load it. What is public is in ``flexround``."""
+"""FlexRound from Python: quantize, save and load your own network. ``flexround`` exports the public names."""

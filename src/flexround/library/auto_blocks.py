@@ -1,8 +1,8 @@
 """Cut a network into blocks: by its adapter, or along its ``nn.Sequential``s and repeated modules.
 
 A part is a module that becomes a block. The network's own ``forward`` computes the operations between two parts
-(pooling, flattening, embedding): it runs up to the next part, and the parts before it return their known outputs. So a
-part may depend only on the part before it. A cut is taken only if its parts, one after the other, compute the same as
+(pooling, flattening, embedding): it runs up to the next part, while earlier parts return their known outputs. So a part
+may depend only on the part before it. A cut is accepted only if its parts, run one after the other, compute the same as
 the network.
 """
 
@@ -34,9 +34,9 @@ Cut = Callable[[nn.Module], Sequence[Block]]
 
 @dataclasses.dataclass
 class _Part:
-    """A module that can be a block: its one call for the row that was tried.
+    """A module that can be a block, with its single call for the tried row.
 
-    ``reads`` and ``gives`` are the numbers of its first argument and its first output in the trace; None outside of it.
+    ``reads`` and ``gives`` number its first argument and first output in the trace; None outside the trace.
     """
 
     name: str
@@ -54,11 +54,11 @@ class _Pass:
 
     Attributes:
         row: input of the network.
-        parts: the modules that can be blocks, by name, in the order in which they returned: they were called once, and
-            their first argument and their output are tensors of floats.
-        layers: linears and convolutions in the order of their calls; None in the place of a layer of another kind.
+        parts: possible blocks by name, in the order in which they returned: modules called once, whose first argument
+            and output are float tensors.
+        layers: linears and convolutions in the order of their calls; None replaces a layer of another kind.
         weights: number of each layer's weight in the trace.
-        trace: of the operations.
+        trace: the traced operations.
     """
 
     row: Tensor
@@ -69,7 +69,7 @@ class _Pass:
 
     @property
     def ends(self) -> tuple[nn.Module | None, nn.Module | None]:
-        """The network's first and last layer; None for one of another kind."""
+        """The network's first and last layer; None for a layer of another kind."""
         return (self.layers[0], self.layers[-1]) if self.layers else (None, None)
 
     def follows(self, before: _Part, part: _Part, weights: Set[nn.Module]) -> bool:
@@ -80,22 +80,22 @@ class _Pass:
         return self.trace.roots(part.reads, before.gives) <= free
 
     def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
-        """Return the function that the network applies to a part's output element by element."""
+        """Return the elementwise function that the network applies to a part's output."""
         return identity if part.gives is None else self.trace.elementwise_after(part.gives) or identity
 
 
 @torch.no_grad()
 def adapted(model: nn.Module, adapter: str | None, inputs: Inputs, device: torch.device) -> list[Block]:
-    """Return the blocks of an adapter, or none if there is no adapter or they don't compute the same as the model.
+    """Return the blocks of an adapter; none without adapter, or if the blocks don't compute the same as the model.
 
-    They do not for a subclass with a ``forward`` of its own, or if modules were exchanged.
+    A subclass with its own ``forward`` or with exchanged modules computes something else.
     """
     if adapter is None:
         return []
     try:
         found: list[Block] = imports.load(adapter)(model)
         check(model, found, inputs, device)
-    except Exception as error:  # of any kind: it looks for modules that are not there
+    except Exception as error:  # of any kind: the adapter looks for missing modules
         structure.refuse_memory(error)
         log.info("%s: is not cut as its architecture is: %s: %s", type(model).__name__, type(error).__name__, error)
         return []
@@ -104,10 +104,10 @@ def adapted(model: nn.Module, adapter: str | None, inputs: Inputs, device: torch
 
 @torch.no_grad()
 def cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, device: torch.device) -> list[Block]:
-    """Return the blocks of a model: modules of these names, those of a function, or those that are found.
+    """Return the blocks of a model: modules with the given names, a function's blocks, or an automatic cut.
 
     Raises:
-        InputError: there are none, of names that don't fit the model, or they can't take the samples.
+        InputError: no block is found, names don't match the model, or the blocks can't take the samples.
     """
     x = inputs.x[:TRIED].to(device)
     if callable(blocks):
@@ -122,15 +122,15 @@ def cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, de
 
 @torch.no_grad()
 def automatic(model: nn.Module, x: Tensor) -> list[Block]:
-    """Return the blocks of a network, as many as there can be; if there is no cut, a network of images as one block.
+    """Return as many blocks of a network as possible; a network of images without a cut is one block.
 
     Args:
-        model: in evaluation mode; stays as it is.
-        x: float (N, ...) or int64 (N, 2, T), inputs on the model's device, of which a few are tried.
+        model: in evaluation mode; it stays unchanged.
+        x: float (N, ...) or int64 (N, 2, T), inputs on the model's device; only a few samples are tried.
 
     Raises:
-        InputError: the network isn't called with a tensor alone, has no linear or convolution, or reads token ids and
-            has no cut.
+        InputError: the network doesn't take a single tensor, has no linear or convolution, or reads token ids and has
+            no cut.
     """
     seen, reads_ids = _watched(model, x[:1]), not x.is_floating_point()
     if reads_ids:
@@ -140,7 +140,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
             check(model, layers, Inputs(x), x.device)
             return layers
     chosen = _possible(model, seen, _children(model, WHOLE))
-    if reads_ids:  # a language model's last layer stays as it is, like embeddings (the paper's section 4.3)
+    if reads_ids:  # a language model's last layer stays unquantized, like embeddings (the paper's section 4.3)
         last = [name for name in seen.parts if name in chosen][-1:]
         chosen = [name for name in chosen if name not in last or not weight_axes(model.get_submodule(name))]
     while True:
@@ -153,7 +153,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
                 chosen = _possible(model, seen, finer)
             elif reads_ids:
                 raise
-            else:  # a part needs more than the part before it: all are learned together
+            else:  # a part needs more than the previous part: learn all parts together
                 return _blocks(model, seen, [WHOLE], x)
     position, tried = 0, [chosen]
     while position < len(chosen):
@@ -168,16 +168,16 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
 
 
 def with_sites(blocks: Sequence[Block], layers: Container[nn.Module]) -> list[Block]:
-    """Return blocks with the sites of these layers alone."""
+    """Return blocks with only the sites of these layers."""
     kept = [tuple(site for site in block.sites if site.module in layers) for block in blocks]
     return [dataclasses.replace(block, sites=sites) for block, sites in zip(blocks, kept, strict=True)]
 
 
 def _alike_parts(model: nn.Module, chosen: Sequence[str], name: str) -> list[str]:
-    """Return the names of those parts that are cut further together with one; none if it is a unit.
+    """Return the names of all parts that are cut further together with part ``name``; none if the part is a unit.
 
-    Modules of one class are cut all or none, so that an inverted residual is a block also where it has no shortcut.
-    Sequentials are cut each by itself; one with an activation behind its only layer is a unit.
+    All modules of a class are cut, or none: an inverted residual is a block even without a shortcut. Each sequential is
+    cut by itself; a sequential with an activation behind its only layer is a unit.
     """
     module, inner = model.get_submodule(name), [model.get_submodule(child) for child in _children(model, name)]
     if isinstance(module, nn.Sequential):
@@ -189,18 +189,18 @@ def _alike_parts(model: nn.Module, chosen: Sequence[str], name: str) -> list[str
 
 @torch.no_grad()
 def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
-    """Return modules by name as blocks; InputError if one can't be a block, or they compute something else together."""
+    """Return the named modules as blocks; InputError if a module can't be a block, or the output differs."""
     return _blocks(model, _watched(model, x[:1]), names, x)
 
 
 @torch.no_grad()
 def ends(model: nn.Module, x: Tensor) -> tuple[nn.Module | None, nn.Module | None]:
-    """Return the network's first and last layer, for the first row of ``x`` (N, ...); None for one of another kind."""
+    """Return the first and last layer called for the first row of ``x`` (N, ...); None for a layer of another kind."""
     return _watched(model, x[:1]).ends
 
 
 def _children(model: nn.Module, name: str) -> list[str]:
-    """Return the names of a module's children with weights, or of theirs if they don't run, as lists don't."""
+    """Return the names of a module's children with weights; children that don't run, such as lists, yield their own."""
     found = []
     for child, module in model.get_submodule(name).named_children():
         inner = f"{name}.{child}" if name else child
@@ -212,7 +212,7 @@ def _children(model: nn.Module, name: str) -> list[str]:
 
 
 def _inside(model: nn.Module, name: str) -> list[str]:
-    """Return the names of a module's children if it has a list of several modules of one kind inside, else its own."""
+    """Return the names of a module's children if it contains a list of several modules of one kind, else its name."""
     for module in model.get_submodule(name).modules():
         kinds = [type(module.get_submodule(inner)) for inner in _children(module, WHOLE)]
         if isinstance(module, nn.Sequential | nn.ModuleList) and len(kinds) > len(set(kinds)):
@@ -221,7 +221,7 @@ def _inside(model: nn.Module, name: str) -> list[str]:
 
 
 def _possible(model: nn.Module, seen: _Pass, names: Sequence[str]) -> list[str]:
-    """Return names of modules, those that can be no blocks replaced by their children if they have some."""
+    """Return names of modules; a module that can't be a block is replaced by its children, if it has any."""
     found = []
     for name in names:
         inner = [] if name in seen.parts else _children(model, name)
@@ -230,7 +230,7 @@ def _possible(model: nn.Module, seen: _Pass, names: Sequence[str]) -> list[str]:
 
 
 def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> list[Block]:
-    """Return modules as blocks in the order of their calls; InputError if they don't compute the same as the model."""
+    """Return modules as blocks in the order of their calls; InputError if their output differs from the model's."""
     network = type(model).__name__
     if not chosen or not any(seen.layers):
         raise InputError(f"{network}: calls no linear and no 2-dimensional convolution, the layers that are quantized")
@@ -257,7 +257,7 @@ def _watched(model: nn.Module, row: Tensor) -> _Pass:
     ran: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def keep(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-        ran.append((module, arguments, keywords, _as_many(output, 1, None)))  # a copy: the network may write on it
+        ran.append((module, arguments, keywords, _as_many(output, 1, None)))  # a copy: the network may overwrite it
 
     with contextlib.ExitStack() as hooks:
         hooks.enter_context(without_cache(model))
@@ -282,13 +282,13 @@ def _watched(model: nn.Module, row: Tensor) -> _Pass:
 
 
 def _other(module: nn.Module) -> bool:
-    """Whether a module multiplies with a matrix and is no linear or convolution, as an embedding."""
+    """Whether a module multiplies by a matrix and is no linear or convolution, such as an embedding."""
     matrices = any(value.ndim > 1 for value in module.parameters(recurse=False))
     return matrices and not any(map(weight_axes, module.modules()))
 
 
 def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
-    """Return the last of these parts as a block; the input of each layer is quantized, but for the network's first."""
+    """Return the last part as a block; the input of each layer except the network's first is quantized."""
     part = parts[-1]
     layers = [module for module in part.module.modules() if weight_axes(module) and seen.layers.count(module) == 1]
 
@@ -306,14 +306,14 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
 
 
 def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
-    """Run the model's own code until the last of these parts is called; return the input of that part.
+    """Run the model's own code until it calls the last part; return the last part's input.
 
     Args:
         model: the network.
-        parts: in the order of their calls.
-        row: an input of the network, (1, ...), for everything that runs before the last part but one.
-        x: the output (N, ...) of the last part but one; if there is none, the network's input. It stays as it is, also
-            if the network writes on it, as ``x += y`` does.
+        parts: parts in the order of their calls.
+        row: an input of the network, (1, ...), used before the second last part.
+        x: the output (N, ...) of the second last part, or the network's input if the list has one part. It stays
+            unchanged even if the network overwrites it, as ``x += y`` does.
     """
     *before, last = parts
     x = x.clone()
@@ -326,7 +326,7 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) 
 
 
 def _as_many(value: Any, rows: int, first: Tensor | None) -> Any:
-    """Repeat the arguments or output of one row for ``rows``; ``first``, if given, replaces its first tensor."""
+    """Repeat the arguments or output of one row ``rows`` times; ``first``, if given, replaces the first tensor."""
     leaves, form = tree_flatten(value)
     single = [isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves]
     pairs = zip(leaves, single, strict=True)

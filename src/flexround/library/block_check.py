@@ -1,4 +1,4 @@
-"""One check for all blocks: run one after the other, they compute the same as their network."""
+"""The check of all blocks: run one after the other, they must compute the same as their network."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -16,33 +16,33 @@ from flexround.models.trace import first_output
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried
-CLOSE = 1e-4  # of the largest output: how far blocks may be off their network
+CLOSE = 1e-4  # allowed difference of blocks and network, relative to the largest output
 HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
 
 
 def first_input(x: Tensor) -> Tensor:
-    """Return the input of a model of one's own: token ids (N, T) of ids and types (N, 2, T), images as they are."""
+    """Return the input of a user's model: token ids (N, T) from ids and types (N, 2, T); images unchanged."""
     return x if x.is_floating_point() else x[:, 0]
 
 
 @torch.no_grad()
 def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
-    """Compare blocks with the network on two samples: if there is padding, on those with the least and the most.
+    """Compare blocks with the network on two samples: with padding, the samples with least and most padding.
 
     Args:
         model: in evaluation mode, on ``device``.
-        blocks: found, of modules named, or made by the user's function.
+        blocks: from the automatic cut, from named modules, or from the user's function.
         inputs: samples, and the mask of their padding.
-        device: where it is computed.
+        device: device of the computation.
 
     Raises:
-        InputError: they don't compute the same, or can't be blocks (`_differ`).
+        InputError: the blocks compute something else, or can't be blocks (`_differ`).
     """
     rows = [*range(len(inputs.x))][:TRIED]
     if inputs.mask is not None:
         lengths = inputs.mask.sum(1)
         rows = [int(lengths.argmax()), int(lengths.argmin())]
-    for count in sorted({1, len(rows)}):  # one row first: several are perhaps as many as a row has tokens
+    for count in sorted({1, len(rows)}):  # one row first: several rows may be as many as a row's tokens
         some = rows[:count]
         mask = None if inputs.mask is None else inputs.mask[some].to(device)
         if _differ(model, blocks, inputs.x[some].to(device), mask):
@@ -53,14 +53,14 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
 
 
 def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> bool:
-    """Whether the blocks' output for ``x`` (n, ...) is neither the last module's in the network nor the network's own.
+    """Whether the blocks' output for ``x`` (n, ...) differs from both the last module's and the network's output.
 
-    Types of tokens and outputs at padding (``mask`` is bool (n, T)) are left out. Blocks whose last module the network
-    doesn't call can't be compared.
+    Types of tokens and outputs at padding (``mask`` is bool (n, T)) are ignored. Blocks can't be compared if the
+    network doesn't call their last module.
 
     Raises:
-        InputError: the network runs the module of a block several times, of which one would be learned, or a block
-            reads or gives a tensor whose first dimension is not that of the samples.
+        InputError: the network runs a block's module several times, but only one call would be learned; or a block's
+            input or output lacks the samples in its first dimension.
         RuntimeError: the memory is too small.
     """
     if not x.is_floating_point():
@@ -81,14 +81,14 @@ def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor |
 
 
 def _outputs(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
-    """Return the first output of the last block's module, and of the network, for ``x`` (n, ...); None for neither."""
+    """Return the first output of the last block's module and of the network for ``x`` (n, ...); None if missing."""
     names, gave = {block.module: block.name for block in blocks}, dict[nn.Module, Any]()
 
     def leave(module: nn.Module, _: Any, output: Any) -> None:
         if module in gave:
             name = type(model).__name__
             raise InputError(f"{name}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
-        kept = module is blocks[-1].module  # copied, because the network may write on it
+        kept = module is blocks[-1].module  # copied, because the network may overwrite it
         gave[module] = tree_map_only(Tensor, Tensor.clone, first_output(output)) if kept else None
 
     output = None
@@ -99,16 +99,16 @@ def _outputs(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor 
         try:
             output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
         except ValueError:
-            if not gave:  # transformers' classifiers know no token of padding, behind their layers
+            if not gave:  # transformers' classifiers without padding token fail behind their layers
                 raise
     return gave.get(blocks[-1].module), first_output(output)
 
 
 def _chained(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the output of the blocks, one after the other, for ``x`` (n, ...).
+    """Return the output for ``x`` (n, ...) of the blocks run one after the other.
 
     Raises:
-        InputError: a block's input or output has not the samples in its first dimension.
+        InputError: a block's input or output doesn't have the samples in its first dimension.
     """
     rows = len(x)
     for block in blocks:
@@ -124,7 +124,7 @@ def _chained(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor 
 
 @contextlib.contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """Have a model of transformers keep no keys and values: replays would add to those that a part got."""
+    """Disable the cache of keys and values in a model of transformers: replays would extend a part's cached values."""
     configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     caching = [config for config in configs if getattr(config, "use_cache", False)]
     for config in caching:

@@ -1,4 +1,4 @@
-"""The model card: the README.md of a directory that the library writes, with the header of the Hugging Face Hub."""
+"""The model card: README.md of a directory that the library writes, with the Hugging Face Hub's header."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,10 @@ from flexround.settings.params import DEFAULT
 from flexround.settings.schema import A_GRID, W_GRID, Hyper, Recipe, label
 
 FILE = "README.md"
-SAVED = "flexround"  # the kind of a directory that ``save`` wrote
+SAVED = "flexround"  # kind of a directory written by ``save``
 HUB = re.compile(r"(?:[\w.-]+/)?[\w.-]+", re.ASCII)  # the name of a model on the Hub
-SHOWN = (*W_GRID, *A_GRID, "iters", "batch", "lr")  # whatever decides them
-LOADING = {  # the Hub's name of the library, and its code
+SHOWN = (*W_GRID, *A_GRID, "iters", "batch", "lr")  # keys shown whatever their source
+LOADING = {  # the Hub's name of the loading library, and its code
     SAVED: (SAVED, 'import flexround\nquantized = flexround.load(".", model)  # a {name} of any weights'),
     "transformers": ("transformers", 'from {module} import {name}\nmodel = {name}.from_pretrained(".")'),
     "torch": (None, 'from safetensors.torch import load_file\nstate = load_file("model.safetensors")  # or each shard'),
@@ -57,10 +57,10 @@ class Origin(BaseModel):
 
     Attributes:
         recipe: name in params/recipes.yaml, or ``own``.
-        rounding: its name, or that of a class of one's own.
-        base_model: the Hub's name of the network that was quantized, or its directory's; None if it has none.
-        samples: shape of the calibration samples, (N, ...), of tokens (N, T).
-        left: clauses on the layers that stay at round-to-nearest or in floating point.
+        rounding: name of the rounding, or of the user's class.
+        base_model: name of the original network on the Hub, or of its directory; None without a name.
+        samples: shape of the calibration samples, (N, ...); for tokens (N, T).
+        left: clauses about the layers that stay at round-to-nearest or in floating point.
     """
 
     recipe: str
@@ -71,7 +71,7 @@ class Origin(BaseModel):
 
 
 class Facts(BaseModel):
-    """The facts of a network that its manifest holds beside the list of its files."""
+    """The facts about a network in its manifest, besides the list of files."""
 
     recipe: Recipe
     hyper: Hyper
@@ -92,12 +92,12 @@ def origin(recipe: str, rounding: str, source: str, x: torch.Tensor, left: Seque
 
 
 def write(directory: Path, kind: str, facts: Facts, report: Sequence[Mapping[str, Any]], model: nn.Module) -> None:
-    """Write README.md into a directory that has none.
+    """Write README.md into a directory without one.
 
     Args:
         directory: with all other files of the network.
         kind: ``SAVED``, or the name of an export.
-        facts, report: of the network; the report as in :class:`flexround.Quantized`.
+        facts, report: facts and report of the network, as in :class:`flexround.Quantized`.
         model: the network, with or without values.
     """
     name, module = type(model).__name__, type(model).__module__
@@ -130,7 +130,7 @@ def write(directory: Path, kind: str, facts: Facts, report: Sequence[Mapping[str
 
 
 def _settings(facts: Facts) -> Iterable[Sequence[Any]]:
-    """Yield a row for each key of the recipe, each of ``SHOWN``, and each that the paper's rules don't decide."""
+    """Yield a row for each key of the recipe, each key of ``SHOWN``, and each key not decided by the paper's rules."""
     recipe, hyper, origin = facts.recipe, facts.hyper, facts.origin
     for key, value in (recipe.model_dump(exclude={"hyper", "samples"}) | {"rounding": origin.rounding}).items():
         if value:
@@ -147,6 +147,6 @@ def _settings(facts: Facts) -> Iterable[Sequence[Any]]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table in Markdown, whatever the texts of its cells."""
+    """Return a table in Markdown, with the texts of its cells escaped."""
     cells = [[str(cell).replace("|", r"\|").replace("\n", " ") for cell in line] for line in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *cells])

@@ -1,4 +1,4 @@
-"""Quantize a model that reads texts, in a Hugging Face directory, and export it for other tools."""
+"""Quantize a text model from a Hugging Face directory, and export it for other tools."""
 
 import argparse
 import collections
@@ -44,17 +44,17 @@ log = logging.getLogger(__name__)
 COMPANIONS = (
     *("config.json", "generation_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
-    *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),  # of older directories
+    *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),  # in older directories
 )
 SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
-LENGTH = 2048  # tokens of a block of text
-CHECKED = 64  # tokens of the input on which the written files are compared
+LENGTH = 2048  # tokens in a block of text
+CHECKED = 64  # tokens of the input for the check of written files
 IN_MEMORY = 4  # models that an export and its comparison hold
-TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
+TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends only on their shape
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line; ``run`` of its arguments is the function of the command."""
+    """Return the command line; the arguments' ``run`` is the function of the command."""
     arguments = argparse.ArgumentParser(prog="python -m flexround", description=__doc__)
     commands = arguments.add_subparsers(required=True, metavar="{quantize,export}")
     _quantize_arguments(commands)
@@ -94,11 +94,11 @@ def _quantize_arguments(commands: Any) -> None:
 
 
 def quantize(arguments: argparse.Namespace) -> None:
-    """Quantize, or say what it would take.
+    """Quantize a model, or print the time and memory that it would take.
 
     Raises:
         SettingsError: an unknown scale, recipe or hyper-parameter.
-        InputError: a model, text or directory that can't be used.
+        InputError: a model, text or directory is unusable.
     """
     device = settings.chosen_device(arguments.device)
     params = settings.params(arguments.scale)
@@ -164,7 +164,7 @@ class _Finished:
 
     @contextlib.contextmanager
     def block(self, index: int, again: bool) -> Iterator[None]:
-        """Give a block its quantized weights inside."""
+        """Give a block its quantized weights inside the context."""
         with self.work.weights.block(index, again):
             codes.apply(earlier(self.state, index), self.work.model, [self.work.blocks[index]], self.work.device)
             yield
@@ -178,21 +178,21 @@ def _output(work: Reconstruction, state: State, x: Tensor) -> probe.Output:
 
 
 class _Parts(collections.UserDict[str, Any]):
-    """The parts of a stored network by the names of their files, each read when it is asked for."""
+    """The parts of a stored network by file name; each part is read when accessed."""
 
     def __getitem__(self, name: str) -> codes.Part:
         return codes.read(self.data[name])
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Write a quantized network in a format that others load.
+    """Write a quantized network in a format that other tools load.
 
     Raises:
-        InputError: a directory without a network, or a network that the format can't hold.
+        InputError: the directory has no network, or the format can't hold the network.
     """
     directory, kind = arguments.model, arguments.format
     saved = read_saved(directory)
-    stored_type = configuration(directory).dtype or torch.float32  # of the network that was quantized
+    stored_type = configuration(directory).dtype or torch.float32  # type of the original network
     with weightless():
         model = network(directory, stored_type)
     if kind == "onnx":  # traced
@@ -210,19 +210,19 @@ def export(arguments: argparse.Namespace) -> None:
 
 
 def configuration(directory: Path) -> Any:
-    """Return the configuration of the model in a directory, as transformers has it; InputError if there is none."""
+    """Return transformers' configuration of the model in a directory; InputError if the directory has none."""
     path = directory / "config.json"
     if not path.is_file():
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
     found = transformers.AutoConfig.from_pretrained(directory, **LOCAL)
-    found._attn_implementation = None  # its maker's may need a package, or a GPU
+    found._attn_implementation = None  # the stored choice may need a package or a GPU
     return found
 
 
 def network(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
-    """Return the model that a directory describes, with values as they come, of a floating type.
+    """Return the model that a directory describes, with arbitrary values of a floating type.
 
-    Its class is the one of transformers that ``architectures`` names, or else the causal language model's.
+    Its class is transformers' class named by ``architectures``, or else the causal language model's class.
     """
     config = configuration(directory)
     named: Any = getattr(transformers, (config.architectures or [""])[0], None)
@@ -232,7 +232,7 @@ def network(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
 
 
 def _length(directory: Path, asked: int | None) -> int:
-    """Return the tokens of a block of text; InputError if the model of a directory has fewer positions."""
+    """Return the number of tokens in a block of text; InputError if the directory's model has fewer positions."""
     positions = getattr(configuration(directory).get_text_config(), "max_position_embeddings", None)
     if asked and positions and asked > positions:
         raise InputError(f"--length {asked}: {directory} supports at most {positions} tokens; use --length {positions}")
@@ -242,13 +242,13 @@ def _length(directory: Path, asked: int | None) -> int:
 
 
 def calibration(directory: Path, text: Path, samples: int, length: int, seed: int) -> Tensor:
-    """Return random blocks of a text, int64 (samples, 2, length): token ids, and types that are zero.
+    """Return random blocks of a text, int64 (samples, 2, length): token ids, and zeros as types.
 
     Raises:
-        InputError: no text, no tokenizer, or less text than asked for.
+        InputError: no text, no tokenizer, or too little text.
     """
     content = artifacts.read_text(text)
-    tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
+    tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token; Llama 3's tokenizer has none
     found = list(encode.blocks([content], tokenizer, length, encode.CHUNK))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
     if samples > len(ids):
@@ -261,13 +261,13 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
 
 
 def _opened(directory: Path, model: Any) -> tuple[nn.Module, Shards | None]:
-    """Return a model without values and the files of its directory, or with values if transformers has to convert them.
+    """Return a model without values and its directory's files, or a model with values converted by transformers.
 
-    So it is with experts, which files hold one by one and models in one tensor, with names of older models, and with
-    weights that another class saved.
+    Conversion is needed for older models' names, for weights that another class saved, and for experts: files hold
+    them one by one, models in one tensor.
 
     Raises:
-        InputError: as in ``Shards``, if transformers can't read the files either, or leaves tensors of layers over.
+        InputError: as in ``Shards``, if transformers can't read the files either, or doesn't use all tensors of layers.
     """
     try:
         return model, Shards(directory, model)
@@ -290,9 +290,9 @@ def _opened(directory: Path, model: Any) -> tuple[nn.Module, Shards | None]:
 def _cut(
     model: nn.Module, files: Shards | None, family: settings.Family, samples: Tensor, device: torch.device
 ) -> tuple[list[Block], Weights]:
-    """Return the blocks of a model for samples (N, 2, T), with weights read block by block if that is possible.
+    """Return the blocks of a model for samples (N, 2, T), with weights read block by block if possible.
 
-    Else all are read into memory, and the model is cut as the library does it.
+    Otherwise all weights are read into memory, and the library cuts the model.
     """
     adapter = imports.load(family.blocks) if family.blocks else None
     if files:
@@ -303,17 +303,17 @@ def _cut(
         except (SettingsError, InputError) as error:
             log.info("%s: all weights are read into memory (%s)", type(model).__name__, error)
             files.fill(files.places, device)
-    model.to(device)  # buffers that are in no file, too
+    model.to(device)  # also buffers that no file holds
     blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[:TRIED].to(device))
     return blocks, Resident(blocks)
 
 
 @torch.no_grad()
 def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: Tensor) -> list[Block]:
-    """Return blocks with streamed weights, without the sites of layers that one row (1, 2, T) doesn't call once.
+    """Return blocks with streamed weights, only with sites of layers that run once for a row (1, 2, T).
 
     Raises:
-        InputError: they can't run without the other weights, or the network computes something else.
+        InputError: the blocks can't run without other weights, or the network computes something else.
     """
     calls = collections.Counter[str]()
     with (
@@ -324,7 +324,7 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
             x = blocks[0].before(row)
         for inner, module in blocks[0].module.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(lambda *_, inner=inner: calls.update([inner])))
-        with weights.block(0, again=False):  # and nothing else, as when it is learned
+        with weights.block(0, again=False):  # only this block's weights, as during learning
             blocks[0](x)
         hooks.close()
         with weights.surroundings(), _read_when_called(blocks, weights):
@@ -335,7 +335,7 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
 
 @contextlib.contextmanager
 def _read_when_called(blocks: Sequence[Block], weights: Weights | _Finished) -> Iterator[None]:
-    """Have the weights of each block read when its module runs, and freed after it."""
+    """Read the weights of each block when its module runs, and free them afterwards."""
 
     def reading(index: int, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         with weights.block(index, again=False):
@@ -349,6 +349,6 @@ def _read_when_called(blocks: Sequence[Block], weights: Weights | _Finished) -> 
 
 
 def _values(given: list[str]) -> dict[str, Any]:
-    """Return the hyper-parameters of ``KEY=VALUE``s, each value as YAML reads it."""
+    """Return the hyper-parameters in ``KEY=VALUE`` arguments, each value parsed as YAML."""
     pairs = [each.partition("=") for each in given]
     return {key: parsed(text) for key, _, text in pairs}

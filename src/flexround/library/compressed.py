@@ -1,6 +1,6 @@
 """Write a quantized Transformer as a compressed-tensors directory, which ``transformers`` loads.
 
-That library's own code packs the weights, layer by layer, from our codes' values and steps.
+The compressed-tensors library packs the weights, layer by layer, from the values and steps of our codes.
 """
 
 import copy
@@ -25,28 +25,28 @@ from flexround.reconstruct.codes import BYTE, WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe
 
 FORMAT = "compressed-tensors"
-PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one in an int8
+PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one code in an int8
 COMPRESSORS = {PACKED: PackedQuantizationCompressor, WHOLE: NaiveQuantizationCompressor}
-GROUPED = 3  # dimensions of the step of a weight in groups
+GROUPED = 3  # dimensions of a grouped weight's step
 
 
 @torch.no_grad()
 def write(quantized: Quantized, directory: Path) -> None:
-    """Write config.json with the format's section, and shards of weights, steps in the type of the model.
+    """Write config.json with the format's section, and shards of weights; steps have the model's type.
 
     Args:
-        quantized: a model of ``transformers``, with or without values, of the type in which it is written. Its parts
-            are gone through twice, one in memory at a time; weights have 4 or 8 bit, activations none or 8 bit.
-        directory: to be made, or empty.
+        quantized: a model of ``transformers`` in the type of the written tensors, with or without values. Its parts are
+            read twice, one in memory at a time; weights have 4 or 8 bit, activations none or 8 bit.
+        directory: new or empty.
 
     Raises:
-        InputError: the format, or transformers' reader, can't hold the network; nothing is written then.
+        InputError: the format or transformers' reader can't hold the network; nothing is written then.
     """
     model, recipe, hyper = quantized.model, quantized.recipe, quantized.hyper
     if not hasattr(model, "save_pretrained"):
         raise InputError(f"export {FORMAT}: {type(model).__name__} is no model of transformers; it is for those alone")
     grids: dict[str, tuple[int, int]] = {}
-    sites: dict[str, Stored] = {}  # in setting B they are learned after the weights, so they lie in other parts
+    sites: dict[str, Stored] = {}  # setting B learns sites after the weights, so other parts hold them
     for part in quantized.parts.values():
         grids |= {key: (stored.grid.qmin, stored.grid.qmax) for key, stored in part.quantized.items()}
         sites |= {key: stored for key, stored in part.quantized.items() if not key.startswith(WEIGHT)}
@@ -80,9 +80,9 @@ def write(quantized: Quantized, directory: Path) -> None:
 
 @torch.no_grad()
 def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
-    """Return the output of transformers for ``x`` (N, ...), from a directory that ``write`` has filled.
+    """Return the output of transformers for ``x`` (N, ...), from a directory written by ``write``.
 
-    It is loaded as the class that transformers knows: a subclass of a user's own is read as its parent.
+    The model is loaded as a class of transformers: a user's subclass is read as its parent.
     """
     kinds = [kind for kind in type(quantized.model).__mro__ if getattr(transformers, kind.__name__, None) is kind]
     kind: Any = type(quantized.model) if kinds[0] is transformers.PreTrainedModel else kinds[0]
@@ -95,7 +95,7 @@ def _cast(value: Tensor, kind: torch.dtype) -> Tensor:
 
 
 def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Recipe, hyper: Hyper) -> None:
-    """Raise InputError for weights, with their ranges by layer, that are no plain linears' or not all on one grid."""
+    """Raise InputError for weights (code ranges by layer) outside plain linears, or on several kinds of grid."""
     modules = dict(model.named_modules())
     foreign = [name for name in ranges if type(modules[name]).forward is not nn.Linear.forward]
     if foreign:
@@ -120,9 +120,9 @@ def _scheme(targets: list[str], form: str, recipe: Recipe, hyper: Hyper) -> Quan
 
 
 def _layer(stored: Stored, read: Stored | None, scheme: QuantizationScheme) -> dict[str, Tensor]:
-    """Return a linear's values, steps and zero points; the format's codes are signed whatever ours are.
+    """Return a linear's values, steps and zero points; the format's codes are always signed.
 
-    ``read`` is the input, if it is quantized.
+    ``read`` is the layer's input if it is quantized.
     """
     values = stored.values()
     found = {"weight": values, "weight_scale": _columns(stored.grid.step, len(values))}
@@ -140,7 +140,7 @@ def _columns(value: Tensor, outputs: int) -> Tensor:
 
 
 def _signed(grid: Grid) -> Tensor:
-    """Return the zero point of a grid, its shape, among signed codes."""
+    """Return the zero point of a grid, in its shape, for signed codes."""
     return grid.zero_point - (0 if grid.qmin < 0 else (grid.qmax + 1) // 2)
 
 
@@ -157,5 +157,5 @@ def _write_config(model: Any, scheme: QuantizationScheme, form: str, directory: 
     config.architectures, config.dtype = [type(model).__name__], model.dtype
     config.quantization_config = section.model_dump(mode="json") | {"version": compressed_tensors.__version__}
     config.save_pretrained(directory)
-    if model.can_generate() and not (directory / "generation_config.json").exists():  # its maker's
+    if model.can_generate() and not (directory / "generation_config.json").exists():  # keep the maker's file
         model.generation_config.save_pretrained(directory)

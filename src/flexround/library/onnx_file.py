@@ -24,21 +24,21 @@ from flexround.reconstruct.codes import Stored
 FILE = "model.onnx"
 LARGEST = 2**31  # bytes of a protobuf message
 Example = Tensor | Mapping[str, Tensor]
-PASSED = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # codes go through them
+PASSED = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # codes pass unchanged
 
 
 class _Dequantize(nn.Module):
-    """A stored weight as the operator that the exporter knows, in the place of the weight in floating point.
+    """A stored weight as the exporter's operator, instead of the weight in floating point.
 
-    ``apart`` puts a ``Reshape`` behind the operator. Without it onnxruntime makes one MatMulNBits of operator and
-    product, which rounds the other factor to 8 bit.
+    ``apart`` puts a ``Reshape`` behind the operator. Without it onnxruntime fuses operator and product into
+    MatMulNBits, which rounds the other factor to 8 bit.
     """
 
     def __init__(self, stored: Stored, apart: bool) -> None:
         super().__init__()
         assert stored.codes is not None
         grid = stored.grid
-        axis = next((dim for dim, size in enumerate(grid.step.shape) if size > 1), 0)  # 1 for a transposed linear
+        axis = next((dim for dim, size in enumerate(grid.step.shape) if size > 1), 0)  # axis 1 for a transposed linear
         channels = stored.codes.shape[axis]
         step, zero = (value.reshape(-1).expand(channels).clone() for value in (grid.step, grid.zero_point))
         self.register_buffer("codes", stored.codes[None] if apart else stored.codes)
@@ -48,13 +48,13 @@ class _Dequantize(nn.Module):
         self.shape = stored.codes.shape
 
     def forward(self, _: Tensor) -> Tensor:
-        """Return the weight, of the shape of its codes."""
+        """Return the weight, in the shape of its codes."""
         dequantize = torch.ops.quantized_decomposed.dequantize_per_channel
         return dequantize(self.codes, self.step, self.zero, *self.arguments).reshape(self.shape)
 
 
 class _QuantizeDequantize(nn.Module):
-    """An activation quantizer as the pair of operators that the exporter knows."""
+    """An activation quantizer as the exporter's pair of operators."""
 
     def __init__(self, quantizer: ActivationQuantizer) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _QuantizeDequantize(nn.Module):
         self.kind = torch.int8 if grid.qmin < 0 else torch.uint8
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the quantized ``x``, any shape."""
+        """Return the quantized ``x`` of any shape."""
         operators = torch.ops.quantized_decomposed
         codes = operators.quantize_per_tensor(x, *self.arguments, self.kind)
         return operators.dequantize_per_tensor(codes, *self.arguments, self.kind)
@@ -71,15 +71,15 @@ class _QuantizeDequantize(nn.Module):
 
 @torch.no_grad()
 def write(quantized: Quantized, directory: Path, example: Example | None = None) -> None:
-    """Write ``model.onnx``, which computes in float32; the size of its batches is free, and of token ids the length.
+    """Write ``model.onnx``, which computes in float32; the batch size and the length of token ids are free.
 
     Args:
-        quantized: of which activations have 8 bit or none.
-        directory: of the file.
-        example: inputs as the model is called with, (N, ...) with N of at least 2; for transformers also by name.
+        quantized: network whose activations have 8 bit or none.
+        directory: directory of the file.
+        example: inputs of a call, (N, ...) with N at least 2; for transformers also by name.
 
     Raises:
-        InputError: no example, or activations that Q and DQ can't hold.
+        InputError: no example is given, or Q and DQ can't hold the activations.
     """
     rows = next(iter(example.values()), None) if isinstance(example, Mapping) else example
     if example is None or rows is None or len(rows) < 2:
@@ -107,13 +107,13 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
 
 
 def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
-    """Return the output of onnxruntime for ``x`` (N, ...), from the file that ``write`` has made.
+    """Return the output of onnxruntime for ``x`` (N, ...), from the file written by ``write``.
 
-    Other inputs than the first are masks, of real tokens alone, and types of tokens, all 0. A file that takes batches
-    of one size alone gets such a one.
+    Inputs after the first are masks that mark every token as real, and types of tokens, all 0. A file with a fixed
+    batch size gets a batch of this size.
 
     Raises:
-        InputError: onnxruntime can't run it.
+        InputError: onnxruntime can't run the file.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -127,7 +127,7 @@ def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
 
 
 def _own_constants(graph: onnx.GraphProto) -> None:
-    """Give each Q and DQ node its own constants: onnxruntime changes signed ones in place for ``x64quantprecision``."""
+    """Give each Q and DQ node its own constants: ``x64quantprecision`` changes signed constants in place."""
     held, used = {each.name: each for each in graph.initializer}, set[str]()
     for node in (node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")):
         for place, name in enumerate(node.input):
@@ -139,10 +139,10 @@ def _own_constants(graph: onnx.GraphProto) -> None:
 
 
 def _fit_biases(graph: onnx.GraphProto) -> None:
-    """Raise the steps of channels whose bias is no int32 in units of the steps of weight and input together.
+    """Raise the steps of channels whose bias overflows int32, in units of weight step times input step.
 
-    onnxruntime adds it as one. A batch norm that switches a channel off leaves such a step; the codes for the raised
-    one are almost all zero: they add nothing beside the bias.
+    onnxruntime adds the bias as int32. A batch norm that switches a channel off leaves such a small step; with the
+    raised step almost all codes are zero, and their effect beside the bias is negligible.
     """
     made = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
     passed = {node.output[0]: node.input[0] for node in graph.node if node.op_type in PASSED}
@@ -157,12 +157,12 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
         x_step, codes, step, zero, values = (onnx.numpy_helper.to_array(held[name]) for name in names)
         raised = np.maximum(step, np.abs(values) / (LARGEST / 2 * x_step)).astype(step.dtype)
         if (raised > step).any():
-            outputs = onnx.helper.get_node_attr_value(made[weight], "axis")  # 1 of a transposed linear
+            outputs = onnx.helper.get_node_attr_value(made[weight], "axis")  # axis 1 for a transposed linear
             each = [-1 if axis == outputs else 1 for axis in range(codes.ndim)]
             ratio, zero = (step / raised).reshape(each), zero.reshape(each).astype(np.float32)
             smaller = ((codes - zero) * ratio).round() + zero
             held[names[1]].CopyFrom(onnx.numpy_helper.from_array(smaller.astype(codes.dtype), names[1]))
-            made[weight].input[1] = f"{weight}.step"  # its own: equal tensors of several layers are one in the file
+            made[weight].input[1] = f"{weight}.step"  # a new tensor: layers share equal tensors in the file
             graph.initializer.append(onnx.numpy_helper.from_array(raised, f"{weight}.step"))
 
 
@@ -177,18 +177,18 @@ def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
             program = torch.onnx.export(
                 model, arguments, kwargs=named, dynamo=True, dynamic_shapes=free, verbose=False, artifacts_dir=scratch
             )
-        except Exception as error:  # of many kinds, with advice for whoever wrote the model
+        except Exception as error:  # of many kinds, with advice for the model's author
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise InputError(f"export onnx: {type(model).__name__} can't be traced: {reason}") from error
     assert program is not None
     proto = program.model_proto
     for node in proto.graph.node:
-        del node.metadata_props[:]  # of each operation, the place in the files of this machine
+        del node.metadata_props[:]  # local file and line of each operation
     return proto
 
 
 def _given(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Any]:
-    """Return arguments, named arguments, and which of their dimensions are free."""
+    """Return arguments, named arguments, and their free dimensions."""
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim.AUTO  # free, unless the network fixes it
 
     def given(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Quantize a network of one's own by any recipe or rounding, with the engine that the suite's jobs run."""
+"""Quantize your own network by any recipe or rounding, with the engine of the suite's jobs."""
 
 import contextlib
 import copy
@@ -48,7 +48,7 @@ from flexround.tasks.protocol import Inputs
 log = logging.getLogger(__name__)
 IN_PLACE = "call quantize with inplace=True to change the network itself"
 LONG = 0.25  # hours
-ROOMS = ("library", "reconstruct", "quant", "models", "machine", "io")  # whose code decides a result
+ROOMS = ("library", "reconstruct", "quant", "models", "machine", "io")  # rooms whose code decides a result
 STEM, HEAD = ("stem_bits", "stem_output_bits"), ("head_bits", "head_input_bits")
 
 
@@ -69,40 +69,39 @@ def quantize(
     check: bool = True,
     **hyper: Any,
 ) -> Quantized:
-    """Quantize a network after training, block by block (FlexRound, equation 2; BRECQ's or QDrop's setting).
+    """Quantize a trained network block by block (FlexRound, equation 2; BRECQ's or QDrop's setting).
 
-    Every block with weights is learned. One warning names what stays at round-to-nearest or in floating point.
+    Every block with weights is learned. One warning names all layers left at round-to-nearest or in floating point.
 
     Args:
         model: any module whose parts run one after the other, with parameters of any floating type: it is quantized in
-            float32 and comes back in its own. Batch norms are folded.
-        samples: calibration inputs without labels: images float (N, C, H, W), or whatever the model reads; token ids
-            int64 (N, T); a mapping of Hugging Face's names; a list of such batches; or a DataLoader.
+            float32 and returned in its own type. Batch norms are folded.
+        samples: calibration inputs without labels: images float (N, C, H, W), or other input of the model; token ids
+            int64 (N, T); a mapping with Hugging Face's names; a list of such batches; or a DataLoader.
         recipe: a name of params/recipes.yaml (``b-flexround-w4``, ``q-flexround-w4a4``, ...) or a ``flexround.Recipe``.
-        scale: whose hyper-parameters are the defaults: ``paper``; ``short``, 200 to 2,000 iterations at the rates that
-            suit them; or a YAML file that extends one of these. None: ``paper``, with a warning if it takes hours on a
-            CPU.
-        blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
-            ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute what the
-            network does, else along its parts, with a line in the log that says which. It is compared on two samples.
-        rounding: a class to use in the place of the recipe's rounding, with the recipe's ``options``.
-        seed: of the draws of batches.
-        device: where it runs; None for a GPU if there is one.
-        state: directory for finished blocks; the same call goes on there after an interruption. None: nothing is
+        scale: source of default hyper-parameters: ``paper``; ``short``, 200 to 2,000 iterations with suitable rates; or
+            a YAML file that extends one of these scales. None: ``paper``, with a warning if it takes hours on a CPU.
+        blocks: the cut of the network: names of modules, or a function of the (folded) model that returns
+            ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute the same
+            as the network, else along its parts; the log names the choice. The cut is checked on two samples.
+        rounding: a class to use instead of the recipe's rounding, with the recipe's ``options``.
+        seed: seed for drawing batches.
+        device: device of the computation; None for a GPU if available.
+        state: directory for finished blocks; after an interruption the same call resumes there. None: nothing is
             written to the disk.
         progress: whether to show a bar.
-        inplace: change ``model`` itself, also if an error ends the call, though nothing stays attached to it then; else
-            it is copied and stays as it is.
-        gpu_cache_mb: of the GPU's memory for activations, which are on the host if they take more; None for half of it.
+        inplace: change ``model`` itself, even if an error ends the call (roundings and quantizers are then removed);
+            else it is copied and stays unchanged.
+        gpu_cache_mb: GPU memory for activations; larger caches are kept on the host. None for half of the memory.
         check: whether ``save`` and ``export`` compare the network with their files, on one input.
         **hyper: hyper-parameters that differ from the scale's for this recipe and architecture, such as ``iters`` or
-            ``lr``; class ``Hyper`` of ``settings/schema.py`` has them all. ``Quantized.hyper`` and ``sources`` say what
-            was used and why.
+            ``lr``; class ``Hyper`` of ``settings/schema.py`` lists all. ``Quantized.hyper`` and ``sources`` give the
+            values in use and their sources.
 
     Raises:
-        SettingsError: an unknown scale, recipe, hyper-parameter or value, or a regularizer that has no weight.
-        InputError: samples, a model (quantized already, layers that share a weight, ...) or a cut that can't be used,
-            or too little memory for a block, with what lowers it.
+        SettingsError: an unknown scale, recipe, hyper-parameter or value, or a regularizer without weight.
+        InputError: unusable samples, model (quantized already, layers that share a weight, ...) or cut, or too little
+            memory for a block, with advice to lower it.
         NumericalError: NaN or Inf, with block and iteration.
     """
     _refuse(model)
@@ -177,8 +176,8 @@ def _copied(model: nn.Module, x: Tensor) -> nn.Module:
     """Return a copy of a model; ``x`` (1, ...) is a sample.
 
     Raises:
-        InputError: it can't be copied, or the copy computes with weights of the original, to which a replaced
-            ``forward`` or a hook refers.
+        InputError: the model can't be copied, or the copy computes with the original's weights because a replaced
+            ``forward`` or a hook refers to them.
     """
     try:
         made = copy.deepcopy(model)
@@ -200,7 +199,7 @@ def _copied(model: nn.Module, x: Tensor) -> nn.Module:
 def _run(
     work: Reconstruction, x: Tensor, state: str | Path | None, progress: bool, gpu_bytes: int
 ) -> tuple[list[dict[str, Any]], dict[str, codes.Part]]:
-    """Learn all blocks on ``x`` (N, ...); return the report, and the stored parts, which the model then has."""
+    """Learn all blocks on ``x`` (N, ...); return the report and the stored parts, whose values the model then has."""
     steps = len(work.blocks) * (2 if work.recipe.a_bits and not work.joint else 1)
     with tqdm(total=steps, disable=not progress, unit="block") as bar:
 
@@ -211,18 +210,18 @@ def _run(
         with _state(work, x, state).opened() as opened:
             report = reconstruct(work, x, opened, gpu_bytes, listener)
             parts = {entry["file"]: opened.part(entry) for entry in opened.entries}
-    codes.fill(parts.values(), work.model, work.blocks, work.device)  # as it is stored, not as it was learned
+    codes.fill(parts.values(), work.model, work.blocks, work.device)  # with stored values instead of learned values
     return report, parts
 
 
 def _state(work: Reconstruction, x: Tensor, directory: str | Path | None) -> State:
-    """Return where finished blocks are kept, for samples ``x`` (N, ...)."""
+    """Return the state that keeps finished blocks, for samples ``x`` (N, ...)."""
     if directory is None:
         return MemoryState()
     digest = hashlib.sha256()
     stored = [getattr(*place) for place in places(work.model).values()]
-    computed = tensors(_given(work.model, x[:1].to(work.device)))  # tells it from others with the same tensors
-    if work.device.type != "cpu":  # where last bits may be others each time
+    computed = tensors(_given(work.model, x[:1].to(work.device)))  # distinguishes models with equal tensors
+    if work.device.type != "cpu":  # last bits may differ each time
         computed = [torch.tensor([float(f"{value.double().abs().sum():.2e}")]) for value in computed]
     for tensor in (*stored, x, *computed, *([] if work.mask is None else [work.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -230,16 +229,16 @@ def _state(work: Reconstruction, x: Tensor, directory: str | Path | None) -> Sta
 
 
 def fingerprint(work: Reconstruction, inputs: str) -> str:
-    """Return a hash of all that decides the bits of a reconstruction: settings, machine, inputs and code.
+    """Return a hash of everything that decides the bits of a reconstruction: settings, machine, inputs and code.
 
-    The code is that of the library, of the rounding and of all that the rounding imports.
+    The code includes the library, the rounding and all modules that the rounding imports.
 
     Args:
-        work: its rounding is a class, or a function that makes one; of a module, a script or a notebook.
+        work: its rounding is a class, or a function that makes a rounding, from a module, a script or a notebook.
         inputs: a digest of the weights and the samples.
 
     Raises:
-        OSError: the code of the rounding was typed in where it can't be read again.
+        OSError: the rounding's code was typed into an interpreter that doesn't keep it.
     """
     rounding = work.rounding
     bases = rounding.__mro__ if isinstance(rounding, type) else (rounding,)
@@ -256,13 +255,13 @@ def fingerprint(work: Reconstruction, inputs: str) -> str:
 
 @torch.no_grad()
 def _laid_out(model: nn.Module, x: Tensor, device: torch.device) -> Tensor:
-    """Return samples (N, ...); images with their channels last, which is faster, if the model takes them so."""
+    """Return samples (N, ...); images have channels last, which is faster, if the model accepts this layout."""
     if x.ndim != cache.IMAGES or not x.is_floating_point():
         return x
     few = x[:TRIED].to(device)
     try:
         given = _given(model, few.contiguous(memory_format=torch.channels_last))
-    except InputError:  # its code depends on the strides
+    except InputError:  # the model's code depends on the strides
         return x
     same = outputs_apart(given, _given(model, few)) <= CLOSE
     return x.contiguous(memory_format=torch.channels_last) if same else x
@@ -272,7 +271,7 @@ def _refuse(model: nn.Module) -> None:
     """Raise InputError for a network that is quantized or compiled, or with weights computed from other tensors."""
     for name, module in model.named_modules():
         where = name or type(model).__name__
-        if any(hasattr(module, key) for key in (QUANTIZED, "input_quantizer", "output_quantizer")):  # other tools', too
+        if any(hasattr(module, key) for key in (QUANTIZED, "input_quantizer", "output_quantizer")):  # or other tools'
             raise InputError(f"{where}: is quantized already; give the full-precision network")
         if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized
             raise InputError(f"{where}: is compiled (torch.compile); give the network before torch.compile")
@@ -285,10 +284,10 @@ def _refuse(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _float32(model: nn.Module) -> Iterator[None]:
-    """Have a model compute in float32 inside, and give each parameter and buffer its own type again at the end.
+    """Convert a model to float32 inside the context; restore the type of each parameter and buffer at the end.
 
-    Attention gets its separate projections first, because their parameters have a type of their own, too.
-    An error inside leaves neither roundings nor quantizers on the model.
+    Attention first gets separate projections, whose parameters need a stored type, too. An error inside the context
+    leaves neither roundings nor quantizers on the model.
     """
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
@@ -307,7 +306,7 @@ def _float32(model: nn.Module) -> Iterator[None]:
         raise
     finally:
         for name, value in tensors():
-            alike = f"{name.rpartition('.')[0]}.weight"  # a bias that comes from folding has the type of its weight
+            alike = f"{name.rpartition('.')[0]}.weight"  # a bias from folding has its weight's type
             before, value.data = value.data, value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
             if before.dtype != value.dtype and not torch.equal(before.isfinite(), value.isfinite()):
                 raise InputError(f"{name}: exceeds {value.dtype} when it is folded; give the network in float32")
@@ -315,12 +314,12 @@ def _float32(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[str, str]:
-    """Fold batch norms and do the surgery of the recipe, in place; ``x`` (1, ...) is a sample.
+    """Fold batch norms and apply the recipe's surgery, in place; ``x`` (1, ...) is a sample.
 
-    Return the convolution of each folded batch norm, by their names.
+    Return the names of folded batch norms, each with its convolution's name.
 
     Raises:
-        InputError: the model can't take the sample, or gives two outputs for it.
+        InputError: the model can't take the sample, or gives two different outputs for it.
     """
     before = _given(model, x)
     if outputs_apart(_given(model, x), before) > CLOSE:
@@ -335,7 +334,7 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[s
 
 
 def _given(model: nn.Module, x: Tensor) -> Any:
-    """Return a model's output for a sample (1, ...); InputError with its error if it fails."""
+    """Return a model's output for a sample (1, ...); if the model fails, InputError with the model's error."""
     x = first_input(x)
     try:
         with unchanged(model):
@@ -348,9 +347,9 @@ def _given(model: nn.Module, x: Tensor) -> Any:
 def _ends(
     model: nn.Module, parts: Sequence[Block], values: Hyper, sources: dict[str, str], own: dict[str, Any], x: Tensor
 ) -> Hyper:
-    """Return the hyper-parameters with the first and last layer's own bits only where the blocks have these layers.
+    """Return the hyper-parameters without separate bits for a first or last layer that no block contains.
 
-    ``x`` (1, ...) is a sample. Values that are ``own`` stay.
+    ``x`` (1, ...) is a sample. The caller's ``own`` values stay.
     """
     ends = auto_blocks.ends(model, x)
     for keys, block, layer, which in zip((STEM, HEAD), (parts[0], parts[-1]), ends, ("first", "last"), strict=True):

@@ -33,20 +33,20 @@ from flexround.settings.validation import validate
 
 log = logging.getLogger(__name__)
 RECORD = "record.json"
-QUANTIZED = "_quantized_by_flexround"  # attribute of each module of a quantized network; copies of it have it, too
+QUANTIZED = "_quantized_by_flexround"  # attribute of each module of a quantized network and of its copies
 EXPORTS = {
     "compressed-tensors": "flexround.library.compressed:write",
     "onnx": "flexround.library.onnx_file:write",
     "torch": "flexround.library.quantized:write_state_dict",
 }
-READERS = {  # functions of a directory and an input that return the output of the format's own tool
+READERS = {  # functions (directory, input) -> output of the format's own tool
     "compressed-tensors": "flexround.library.compressed:run",
     "onnx": "flexround.library.onnx_file:run",
 }
 
 
 class Saved(Facts):
-    """The facts of a network, and the content of the record beside its manifest."""
+    """The facts about a network, and the content of the record beside its manifest."""
 
     report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
     environment: dict[str, Any] = Field(validation_alias=AliasPath("record", "environment"))
@@ -54,15 +54,15 @@ class Saved(Facts):
     output: probe.Output | None = Field(None, validation_alias=AliasPath("record", "output"))
 
     def network(self, model: nn.Module, parts: Mapping[str, codes.Part], fresh: nn.Module | None = None) -> "Quantized":
-        """Return the network: a model with or without values, the stored parts of its blocks, and its ``fresh`` one."""
+        """Return the network from a model with or without values, stored parts, and the ``fresh`` model."""
         settings, facts = (self.recipe, self.hyper, self.hyper_sources), (self.folded, self.origin)
         return Quantized(model, *settings, self.report, parts, *facts, self.environment, self.input, fresh)
 
 
 def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
-    """Raise InputError if a grid of activations, given the least and the largest code by key, has not 8 bit.
+    """Raise InputError if a grid of activations (given the least and largest code by key) does not have 8 bit.
 
-    First and last layers have settings of their own, and formats without a clip of its own would drop theirs.
+    First and last layers have their own settings; a format without separate clipping would drop these settings.
     """
     for key, (low, high) in ranges.items():
         if key.startswith(codes.ACTIVATION) and (bits := (high - low).bit_length()) != codes.BYTE:
@@ -73,9 +73,9 @@ def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
 
 
 def input_key(layer: str, stored: Container[str], report: list[dict[str, Any]]) -> str:
-    """Return the key of a layer's input: at it, or at the module around it; "" if its input is in floating point.
+    """Return the key of a layer's input, at the layer or the module around it; "" for an input in floating point.
 
-    A module around it may quantize another tensor than the layer reads, which the ``report`` tells.
+    The module around it may quantize another tensor than the layer reads; the ``report`` tells.
     """
     name = "" if any(layer in record.get("inputs", ()) for record in report) else layer
     while name:
@@ -87,24 +87,24 @@ def input_key(layer: str, stored: Container[str], report: list[dict[str, Any]]) 
 
 @dataclasses.dataclass(repr=False)
 class Quantized:
-    """A quantized network, returned by :func:`flexround.quantize`; call it as the model is called.
+    """A quantized network, returned by :func:`flexround.quantize`; call it like the model.
 
     Attributes:
-        model: the network with dequantized weights, batch norms folded, and quantizers of activations if the recipe has
-            them; in evaluation mode, on the device where it was made.
+        model: the network with dequantized weights, folded batch norms, and quantizers of activations if the recipe
+            has them; in evaluation mode, on the device of the reconstruction.
         recipe, hyper: all settings.
-        sources: of each hyper-parameter, where its value comes from.
+        sources: source of each hyper-parameter's value.
         report: a dict for each block and phase: ``block``, ``seconds``, ``peak_mb``, and the errors ``error_rtn``
             (round-to-nearest), ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output: |difference|
             to the power ``hyper.loss_p``, summed over the channels of images or the tokens of a text, averaged over
             the rest.
-        parts: the stored tensors of each block, by the name of its file; in memory, or read when they are asked for.
-        folded: the convolution of each batch norm that was folded, by their names.
-        origin: the network's ``recipe``, ``rounding``, ``base_model`` (None if it has no name), the shape of its
-            ``samples``, and clauses on the layers that are ``left`` without learning.
-        environment: versions and device with which it was made.
-        input: shape, type and range of its inputs; None if they are not known.
-        fresh: the model as it was given, without values, for the check of written files; None for no check.
+        parts: the stored tensors of each block, by its file's name; in memory, or read when accessed.
+        folded: names of folded batch norms, each with its convolution's name.
+        origin: the network's ``recipe``, ``rounding``, ``base_model`` (None without a name), the shape of its
+            ``samples``, and clauses about the layers ``left`` without learning.
+        environment: versions and device of the reconstruction.
+        input: shape, type and range of its inputs; None if unknown.
+        fresh: the given model without values, for the check of written files; None for no check.
     """
 
     model: nn.Module
@@ -120,7 +120,7 @@ class Quantized:
     fresh: nn.Module | None = None
 
     def __post_init__(self) -> None:
-        for module in self.model.modules():  # parts of the network are refused by `quantize`, too
+        for module in self.model.modules():  # `quantize` also refuses parts of the network
             setattr(module, QUANTIZED, True)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -128,40 +128,40 @@ class Quantized:
         return self.model(*arguments, **keywords)
 
     def __repr__(self) -> str:
-        """Return a line."""
+        """Return a summary on one line."""
         bits = f"W{self.recipe.w_bits}" + (f"A{self.recipe.a_bits}" if self.recipe.a_bits else "")
         return f"Quantized({type(self.model).__name__}, {self.origin.rounding} {bits}, {len(self.codes())} layers)"
 
     def codes(self) -> dict[str, codes.Stored]:
-        """Return the integer codes, step and zero point of each quantized weight by the name of its module."""
+        """Return the integer codes, step and zero point of each quantized weight, by its module's name."""
         stored = [item for part in self.parts.values() for item in part.quantized.items()]
         return {key.removeprefix(codes.WEIGHT): one for key, one in stored if key.startswith(codes.WEIGHT)}
 
     @property
     def sites(self) -> list[tuple[str, str]]:
-        """The module and ``input`` or ``output`` of each quantized activation."""
+        """Each quantized activation: the module, and ``input`` or ``output``."""
         keys = [key for part in self.parts.values() for key in part.quantized if key.startswith(codes.ACTIVATION)]
         places = [key.removeprefix(codes.ACTIVATION).rpartition("/") for key in keys]
         return [(module, where) for module, _, where in places]
 
     @property
     def _facts(self) -> Facts:
-        """The facts that the manifest of the saved network holds."""
+        """The facts for the manifest of the saved network."""
         return Facts.model_validate({**vars(self), "hyper_sources": self.sources})
 
     def save(self, directory: str | Path, check: bool = True) -> Path:
-        """Write the network as the suite stores its own: packed codes, steps, other tensors, a manifest.
+        """Write the network in the suite's own format: packed codes, steps, other tensors, a manifest.
 
-        README.md beside them is a model card; it may be edited without harm to ``load``.
+        README.md is a model card; you may edit it without harm to ``load``.
 
         Args:
-            directory: missing, empty, or written by ``save`` and unchanged since, its README.md too; it is then
-                replaced. Whatever fails, it stays as it was.
-            check: whether the network that ``load`` would return is compared with this one, on one input.
+            directory: missing, empty, or written by ``save`` and unchanged since (including README.md); ``save``
+                replaces it. After a failure it is unchanged.
+            check: whether to compare this network with the network that ``load`` would return, on one input.
 
         Raises:
-            InputError: the directory can't be written, or holds something else; or a model that ``load`` reads computes
-                something else, as it does if this one was changed since.
+            InputError: the directory can't be written, or holds other files; or the network that ``load`` would return
+                computes something else, for example because ``model`` was changed.
         """
         with artifacts.new_directory(Path(directory), _saved) as new:
             output = verified(self) if check else None
@@ -178,31 +178,31 @@ class Quantized:
         example: Tensor | Mapping[str, Tensor] | None = None,
         check: bool = True,
     ) -> Path:
-        """Write the network in a format that others load, with a model card (README.md) unless it is ``onnx``.
+        """Write the network in another tool's format, with a model card (README.md) unless the format is ``onnx``.
 
         Args:
             kind: ``compressed-tensors``, a directory for ``transformers`` (language models; weights of 4 or 8 bit, or 8
                 bit with activations of 8), ``onnx``, one file with QDQ nodes for onnxruntime (weights of at most 8 bit,
                 activations of none or 8), or ``torch``, a state dict of dequantized weights in safetensors.
-            directory: new, or empty.
-            example: a batch as the model is called with, a tensor or a mapping of names; ``onnx`` alone needs it.
-            check: whether the format's own tool, if it is installed, reads the files and runs on an input.
+            directory: new or empty.
+            example: a batch for the model, as a tensor or a mapping of names; only ``onnx`` needs it.
+            check: whether the format's own tool, if installed, reads the files and runs on an input.
 
         Raises:
-            InputError: the format can't hold the network, with the reason; a package is missing; the tool computes
-                something else; or the directory is not empty. Nothing is written then.
+            InputError: the format can't hold the network (with the reason), a package is missing, the tool computes
+                something else, or the directory is not empty. Nothing is written then.
         """
         look_up("export", EXPORTS, kind)
         with artifacts.new_directory(Path(directory)) as new:
             write_export(self, kind, new, *([] if example is None else [example]))
             if check:
-                rows = 1 if example is None else 1 + len(first_output(example))  # other than it was traced with
+                rows = 1 if example is None else 1 + len(first_output(example))  # another batch size than traced
                 verified(self, kind if kind in READERS else None, new, rows)
         return Path(directory)
 
 
 def write_export(quantized: Quantized, kind: str, directory: Path, *example: Tensor | Mapping[str, Tensor]) -> None:
-    """Write the files of an export, and unless it is ``onnx`` a model card; arguments and errors as in ``export``."""
+    """Write an export's files, and a model card unless ``kind`` is ``onnx``; arguments and errors as in ``export``."""
     if reason := unfit(quantized.recipe, quantized.hyper).get(kind):
         raise InputError(f"export {kind}: {reason}")
     try:
@@ -217,19 +217,19 @@ def write_export(quantized: Quantized, kind: str, directory: Path, *example: Ten
 def verified(
     quantized: Quantized, kind: str | None = None, directory: Path = Path(), rows: int = 1
 ) -> probe.Output | None:
-    """Compare a network with the output of an export's reader, or with the network that ``load`` makes of its parts.
+    """Compare a network's output with an export reader's, or with the network that ``load`` makes from its parts.
 
     Args:
         quantized: the network.
-        kind: of the export, one of ``READERS``; None for ``load``.
-        directory: of its files.
-        rows: of the input.
+        kind: kind of the export, one of ``READERS``; None for ``load``.
+        directory: directory of the files.
+        rows: rows of the input.
 
     Returns:
-        The network's output; None if there is nothing to compare it with, or if it can't take a drawn input.
+        The network's output; None if the comparison is impossible or the network can't take a drawn input.
 
     Raises:
-        InputError: they differ by more than last bits, or the rounding of the format.
+        InputError: the outputs differ by more than last bits or the format's rounding.
     """
     model, fresh, first = quantized.model, quantized.fresh, next(quantized.model.parameters(), torch.empty(0))
     if quantized.input is None or fresh is None or first.is_meta:
@@ -237,7 +237,7 @@ def verified(
     x = quantized.input.draw(rows)
     came = dict(fresh.named_buffers()) | {k: v for part in quantized.parts.values() for k, v in part.parameters.items()}
     with unchanged(model), torch.no_grad():
-        for name, buffer in model.named_buffers():  # as they came: calls of the network may have updated them
+        for name, buffer in model.named_buffers():  # original values: calls may have updated the buffers
             if name in came and not came[name].is_meta:
                 buffer.copy_(came[name])
         try:
@@ -255,9 +255,9 @@ def verified(
     else:
         try:
             found = tensors(imports.load(READERS[kind])(quantized, directory, x))
-        except Exception as error:  # of any kind: of the tool or the model's own code
+        except Exception as error:  # of any kind: from the tool or the model's own code
             raise InputError(f"export {kind}: the written files can't be run: {error}") from error
-        fewer = [one[: len(other)] for one, other in zip(tensors(wanted), found, strict=False)]  # of a fixed batch
+        fewer = [one[: len(other)] for one, other in zip(tensors(wanted), found, strict=False)]  # for a fixed batch
         apart, most = outputs_apart(found[: len(fewer)], fewer), probe.tolerance(output.machine, bool(quantized.sites))
     if apart > most:
         raise InputError(
@@ -272,14 +272,14 @@ def verified(
 def refill(
     model: nn.Module, facts: Facts, parts: Collection[codes.Part], device: torch.device, source: str = "the network"
 ) -> None:
-    """Make a model, as it was given, the network of stored parts, in place.
+    """Turn an original model into the network of stored parts, in place.
 
     Args:
-        model: with any values or none, of any floating types, which stay.
-        facts: of the network.
-        parts: all.
-        device: where to put it.
-        source: of the parts, for messages.
+        model: model with or without values, of any floating types, which stay.
+        facts: facts about the network.
+        parts: all stored parts.
+        device: target device.
+        source: name of the parts' source, for messages.
     """
     separate_projections(model.eval())
     fold_bn.restructure(model, facts.folded)
@@ -290,26 +290,26 @@ def refill(
 
 
 def read_saved(directory: Path) -> Saved:
-    """Return the facts and the record in a directory that ``save`` wrote."""
+    """Return the facts and the record from a directory written by ``save``."""
     content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
     return validate(Saved, content, str(directory))
 
 
 @torch.no_grad()
 def load(directory: str | Path, model: nn.Module, device: str | torch.device = "cpu", check: bool = True) -> Quantized:
-    """Read a network that :meth:`Quantized.save` wrote.
+    """Read a network written by :meth:`Quantized.save`.
 
     Args:
-        directory: where it is.
-        model: of the same architecture, with any weights, of any floating type, which stays; it becomes the quantized
-            network.
-        device: where to put it.
-        check: whether its output is compared with the stored one, on one input.
+        directory: directory of the network.
+        model: model of the same architecture, with any weights, of any floating type, which stays; it becomes the
+            quantized network.
+        device: target device.
+        check: whether to compare its output with the stored output, on one input.
 
     Raises:
-        InputError: damaged files; ``model`` is then as it was. Or a model of another architecture, or with other
-            settings, which computes something else with these tensors.
-        SettingsError: a manifest or record that ``save`` did not write.
+        InputError: files are damaged (``model`` then stays unchanged), or a model with another architecture or other
+            settings computes something else with these tensors.
+        SettingsError: ``save`` did not write the manifest or the record.
     """
     directory = Path(directory)
     saved = read_saved(directory)
@@ -330,13 +330,13 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return a model with its adapters merged into its weights, if it is one of PEFT's; else the model."""
+    """Return a PEFT model with its adapters merged into its weights; return any other model unchanged."""
     merge = getattr(model, "merge_and_unload", None)
     return merge() if callable(merge) else model
 
 
 def _saved(directory: Path) -> bool:
-    """Whether a directory holds a network that was saved here, as it was saved, and nothing else."""
+    """Whether a directory holds exactly the unchanged files of a saved network."""
     names, edited = {path.name for path in directory.iterdir()}, False
     try:
         manifest = artifacts.read_manifest(directory)
@@ -349,7 +349,7 @@ def _saved(directory: Path) -> bool:
 
 
 def _whole(model: nn.Module, quantized: Set[str]) -> Block:
-    """Return a model as one block with those sites of a stored network that it has."""
+    """Return a model as one block with its sites from the stored network."""
     names = {module: name for name, module in model.named_modules()}
     possible = [Site(module, where) for module in names for where in ("input", "output")]
     return Block("network", model, tuple(site for site in possible if codes.site_key(names, site) in quantized))
@@ -364,9 +364,9 @@ def write_record(
     given: probe.Input | None = None,
     output: probe.Output | None = None,
 ) -> None:
-    """Write the model card, and a record: the report and the environment, an input's range and the output for it.
+    """Write the model card, and a record: report, environment, range of inputs, and output for a drawn input.
 
-    All change from run to run, and the card may be edited, so they are no part of the manifest.
+    The manifest lists neither file: the record changes from run to run, and users may edit the card.
     """
     card.write(directory, card.SAVED, facts, report, model)
     record: dict[str, Any] = {"blocks": report, "environment": environment}
@@ -381,9 +381,9 @@ def write_state_dict(quantized: Quantized, directory: Path) -> None:
     Batch norms are folded, and PyTorch's attention has a layer for each projection.
 
     Args:
-        quantized: its parts are gone through one at a time; its model, with or without values, has tensors of the types
-            in which they are written.
-        directory: of the files.
+        quantized: network whose parts are read one at a time; its model, with or without values, has the types of
+            the written tensors.
+        directory: directory of the files.
     """
     writer, owners = Writer(directory), untied(quantized.model)
     for part in quantized.parts.values():

@@ -1,4 +1,4 @@
-"""Calibration samples as users have them, as the first block of a model takes them."""
+"""Convert users' calibration samples to the input of a model's first block."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,18 +19,18 @@ def collect(samples: Any) -> Inputs:
     """Return all samples as one tensor on the CPU.
 
     Args:
-        samples: images or other numbers, float (N, ...); token ids, int64 (N, T); a mapping of Hugging Face's names
+        samples: images or other numbers, float (N, ...); token ids, int64 (N, T); a mapping with Hugging Face's names
             (``input_ids`` with ``attention_mask`` and ``token_type_ids``, or ``pixel_values``); or an iterable of such
-            batches, as a DataLoader is. Of a batch that is a tuple or list the first item counts, the rest are labels.
+            batches, such as a DataLoader. In a tuple or list the first item counts; the others are labels.
 
     Returns:
         float32 (N, ...), or int64 (N, 2, T) of token ids and types with the mask of the real tokens.
 
     Raises:
-        InputError: batches that don't fit together, values that are not finite, or padding before a real token.
+        InputError: batches don't match each other, values are not finite, or padding comes before a real token.
     """
     batches = [samples] if isinstance(samples, Tensor | Mapping) else list(samples)
-    batches = [batch[0] if isinstance(batch, Sequence) else batch for batch in batches]  # the rest are labels
+    batches = [batch[0] if isinstance(batch, Sequence) else batch for batch in batches]  # the others are labels
     parts = [_inputs(batch, f"samples: batch {number}") for number, batch in enumerate(batches)]
     shapes = list(dict.fromkeys(tuple(part.x.shape[1:]) for part in parts))
     if len(shapes) > 1:
@@ -65,10 +65,10 @@ def _inputs(batch: Any, where: str) -> Inputs:
 
 
 def _real(mask: Tensor, where: str) -> Tensor:
-    """Return the real tokens, bool (N, T): of a mask of 1 and 0, or of one that is added to logits, 0 and less.
+    """Return the real tokens, bool (N, T), from a mask of 1 and 0, or from a mask added to logits, 0 and less.
 
     Raises:
-        InputError: a row has no real token, or padding before one.
+        InputError: a row has no real token, or padding before a real token.
     """
     real = mask == 0 if mask.is_floating_point() and (mask < 0).any() else mask.bool()
     if not real.any(-1).all():

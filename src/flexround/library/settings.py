@@ -1,6 +1,6 @@
-"""The settings of a network of one's own: those of the scale's most similar run, and the caller's own values.
+"""The settings of a user's network: the settings of the scale's most similar run, and the caller's own values.
 
-Architectures that the suite knows are cut into blocks by it.
+For known architectures a family also names the function that cuts them into blocks.
 """
 
 import functools
@@ -20,16 +20,16 @@ from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
 
-OWN = "own"  # name of a recipe that is given as such
+OWN = "own"  # name of a recipe given as an object
 
 
 class Family(NamedTuple):
     """An architecture that the suite knows.
 
     Attributes:
-        task, checkpoint: of the scales ``paper`` and ``short``, whose hyper-parameters are the defaults.
-        blocks: ``package.module:function(model) -> list[Block]``; None for a network that is cut by its structure.
-        equalization: likewise of its equalization groups, if it has some.
+        task, checkpoint: names in the scales ``paper`` and ``short``, whose hyper-parameters are the defaults.
+        blocks: ``package.module:function(model) -> list[Block]``; None for a cut by structure.
+        equalization: likewise the function that returns equalization groups, if needed.
     """
 
     task: str
@@ -38,9 +38,9 @@ class Family(NamedTuple):
     equalization: str | None = None
 
 
-IMAGES = Family("imagenet", "resnet18-brecq")  # settings of networks that are not known, by what they read
+IMAGES = Family("imagenet", "resnet18-brecq")  # settings of unknown networks, by their kind of input
 TOKENS = Family("commonsense", "llama-7b")
-KNOWN = {  # module and class, or the beginning of the class's name in transformers
+KNOWN = {  # module and class, or for transformers the beginning of the class's name
     "torchvision.models.resnet:ResNet": IMAGES._replace(blocks="flexround.models.resnet:blocks"),
     "flexround.models.cifar_resnet:CifarResNet": IMAGES._replace(blocks="flexround.models.cifar_resnet:blocks"),
     "torchvision.models.mobilenetv2:MobileNetV2": Family(
@@ -64,7 +64,7 @@ KNOWN = {  # module and class, or the beginning of the class's name in transform
 
 
 def family(model: nn.Module, x: Tensor) -> Family:
-    """Return the family of a model whose inputs are ``x`` (N, ...); a subclass is of its parent's."""
+    """Return the family of a model with inputs ``x`` (N, ...); a subclass belongs to its parent's family."""
     wrapped: Any = getattr(model, "get_base_model", None)  # PEFT's
     model = model if wrapped is None else wrapped()
     for kind in type(model).__mro__:
@@ -76,12 +76,12 @@ def family(model: nn.Module, x: Tensor) -> Family:
 
 
 def unfit(recipe: Recipe, hyper: Hyper) -> dict[str, str]:
-    """Return why formats can't hold networks of these settings, by the format; those that can are left out.
+    """Return each format that can't hold networks with these settings, with the reason.
 
-    Limits that depend on the network (the width of single layers, their classes) are found when it is written.
+    Limits that depend on the network (the width of single layers, their classes) are checked during writing.
     """
     bits, inputs = recipe.w_bits, recipe.a_bits
-    rules = [  # the format, what it can't hold, the reason
+    rules = [  # format, whether it can't hold the network, reason
         ("compressed-tensors", bits not in (4, BYTE), f"weights of {bits} bit; it packs 4 and 8"),
         (
             "compressed-tensors",
@@ -106,20 +106,20 @@ def unfit(recipe: Recipe, hyper: Hyper) -> dict[str, str]:
         ("onnx", hyper.w_granularity == "group", "weights in groups; its nodes have a step for a channel or for all"),
         ("torch", inputs, "a state dict has no place for quantized activations; use save, or onnx"),
     ]
-    return {kind: reason for kind, broken, reason in reversed(rules) if broken}  # the first counts
+    return {kind: reason for kind, broken, reason in reversed(rules) if broken}  # the first reason counts
 
 
 @functools.cache
 def _shipped(scale: str) -> Params:
-    """Return the settings of a scale of ``params/``."""
+    """Return the settings of a scale in ``params/``."""
     return load_params(scale)
 
 
 def params(scale: str) -> Params:
-    """Return the settings of a scale; a file of one's own is read again, because it may have changed.
+    """Return the settings of a scale; a user's file is read again, because it may have changed.
 
     Raises:
-        SettingsError: no such scale, or all errors of its files.
+        SettingsError: the scale is unknown, or its files have errors (all are listed).
     """
     return load_params(scale) if is_path(scale) else _shipped(scale)
 
@@ -128,7 +128,7 @@ def recipe(params: Params, given: str | Recipe) -> tuple[str, Recipe]:
     """Return a recipe and its name.
 
     Raises:
-        SettingsError: no such recipe, or one that quantizes nothing.
+        SettingsError: the recipe is unknown or quantizes nothing.
     """
     name, found = (given, params.recipe(given)) if isinstance(given, str) else (OWN, given)
     if found.setting is None:
@@ -146,20 +146,20 @@ def resolve(
 ) -> tuple[Hyper, dict[str, str]]:
     """Return all hyper-parameters and the source of each.
 
-    They are those of the scale for a network of the family, but for the number of samples, which is that of the
-    samples given, a batch of at most as many, float32 on a CPU, and that the first block is learned, too.
+    Defaults come from the scale's entry for this family, except: samples and batch follow the data, CPUs use float32,
+    and the first block is learned.
 
     Args:
-        params: of the scale, which has the family's network.
-        name: of the recipe.
+        params: settings of the scale, which has the family's network.
+        name: name of the recipe.
         given: the recipe.
-        family: of the network.
-        samples: how many there are.
-        device: where it is computed.
-        own: values that are set by the caller.
+        family: family of the network.
+        samples: number of samples.
+        device: device of the computation.
+        own: values set by the caller.
 
     Raises:
-        SettingsError: an unknown or wrong value, or a scale of other networks.
+        SettingsError: a value is unknown or wrong, or the scale has other networks.
     """
     params.checkpoint(family.checkpoint)
     recipes = params.recipes.model_copy(update={"recipes": {**params.recipes.recipes, name: given}})
@@ -176,7 +176,7 @@ def resolve(
 
 
 def chosen_device(asked: str | torch.device | None) -> torch.device:
-    """Return where to compute; a GPU then gives the same bits each time."""
+    """Return the device of the computation; set up a GPU to give the same bits each time."""
     device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
         precision.repeatable()

@@ -1,1 +1,1 @@
-"""Regression checks of numbers: reference tables with tolerances."""
+"""Regression checks of results: reference tables with tolerances."""

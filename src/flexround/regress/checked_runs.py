@@ -1,6 +1,6 @@
-"""The runs that ``make regress`` makes again (``params/regress.yaml``), and whether the budget of a run is enough.
+"""The runs that ``make regress`` recomputes (``params/regress.yaml``), and the check of a run's budget.
 
-It is if the evaluated (hard) error of a block is near the learned (soft) one. No torch here.
+A budget is enough if the evaluated (hard) error of a block is near the learned (soft) error. No torch here.
 """
 
 import math
@@ -33,7 +33,7 @@ class Subset(Strict):
     networks: tuple[Member, ...]
 
     def runs(self, scale: str) -> list[Run]:
-        """Return the first seed of each run."""
+        """Return each run with its first seed."""
         return [Run(scale, one.task, one.checkpoint, recipe, 0) for one in self.networks for recipe in one.recipes]
 
 
@@ -43,7 +43,7 @@ def load() -> Subset:
 
 
 class Unit(NamedTuple):
-    """One learned block of a run: its reconstruction error when its weights are rounded, over that before."""
+    """One learned block of a run: the ratio of its reconstruction errors after and before rounding the weights."""
 
     run: Run
     block: str
@@ -62,12 +62,12 @@ def units(run: Run, root: Path) -> list[Unit]:
 
 
 def ratio(hard: float, soft: float) -> float:
-    """Return how many times the hard error is the soft one."""
+    """Return the ratio of the hard error to the soft error."""
     if soft == 0:
         return 1.0 if hard == 0 else math.inf
     return hard / soft
 
 
 def unconverged(found: Iterable[Unit]) -> list[Unit]:
-    """Return the units whose iterations were not enough."""
+    """Return the units with too few iterations."""
     return [unit for unit in found if not unit.ratio <= LARGEST_RATIO]

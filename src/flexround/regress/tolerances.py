@@ -1,11 +1,11 @@
-"""Which cells moved from their reference, and how far a cell may: ``tolerances.csv``, and a rule for new cells.
+"""Find cells that moved from their reference by more than a tolerance: ``tolerances.csv``, or a rule for new cells.
 
-A number that is too good has moved as well.
+A number that is better by more than the tolerance has moved, too.
 
     tolerance = max(4 x sqrt(2) x sd, one test example or 0.01)
 
-sqrt(2) because both the reference and what is compared with it vary; 4 because some hundred cells are compared at once
-and sd itself is known from few runs.
+The factor sqrt(2) is needed because both the reference and the new number vary; 4 because some hundred cells are
+compared at once and sd is estimated from few runs.
 """
 
 import math
@@ -18,14 +18,14 @@ from flexround.results.paired import EXACT
 from flexround.results.paper_numbers import Key
 
 SDS = 4.0
-DIGIT = 0.01  # the last one of a table
-SEEDS = 3  # from which the spread of a cell's own seeds counts
-MARGIN = 1.25  # of what another kind of CPU moved
+DIGIT = 0.01  # last digit of a table
+SEEDS = 3  # least number at which the spread of a cell's own seeds counts
+MARGIN = 1.25  # times the shift on another kind of CPU
 REMEDY = "make the reference first, see docs/determinism.md"
 
 
 class Tolerance(NamedTuple):
-    """A line of the tolerances of a reference: standard deviation and tolerance of a cell, and where they are from."""
+    """A line of the tolerances of a reference: a cell's standard deviation and tolerance, with their source."""
 
     table: int
     row: int
@@ -46,10 +46,10 @@ class Tolerance(NamedTuple):
 
 
 def of_new(entry: Entry, trained: bool) -> Tolerance:
-    """Return the tolerance of a cell that has none; a setting, which no run is behind, may not move at all.
+    """Return the tolerance of a new cell; a setting, which needs no run, may not move at all.
 
-    A network that is ``trained`` here may move by its standard error on the test set. Released weights move less: by
-    the standard error of the difference to the cell's rival, which shares the test set and the weights.
+    A network ``trained`` here may move by its standard error on the test set. Released weights move less: by the
+    standard error of the difference from the cell's rival, which shares the test set and the weights.
     """
     if not entry.n_examples:
         return Tolerance(*entry.key, "", 0.0, 0.0, "setting")
@@ -63,19 +63,19 @@ def of_new(entry: Entry, trained: bool) -> Tolerance:
 
 
 def widened(line: Tolerance, here: str, there: str) -> Tolerance:
-    """Return a tolerance of at least 1.25 x the difference that another kind of CPU makes."""
+    """Return a tolerance of at least 1.25 x the difference between two kinds of CPU."""
     if not here or not there or round(abs(float(here) - float(there)), EXACT) <= line.tolerance:
         return line
     return line._replace(tolerance=rounded_up(MARGIN * abs(float(here) - float(there))), source="another kind of CPU")
 
 
 def rounded_up(limit: float) -> float:
-    """Return a tolerance in the last digit of a table, not below ``limit``."""
+    """Return ``limit`` rounded up to the last digit of a table."""
     return math.ceil(round(limit / DIGIT, EXACT)) * DIGIT
 
 
 class Moved(NamedTuple):
-    """A cell that is not where its reference is; the tolerance is in the unit of the cell."""
+    """A cell that differs from its reference; the tolerance is in the unit of the cell."""
 
     found: Entry | None
     reference: Entry
@@ -88,7 +88,7 @@ class Moved(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is wrong; nothing where the number is as close to its reference as it must be."""
+        """The reason in words; empty if the number is within the tolerance."""
         found, reference = self.found, self.reference
         if found is None or not found.value:
             return f"missing, reference {reference.value}"
@@ -101,10 +101,10 @@ class Moved(NamedTuple):
 
 
 def moved(found: Iterable[Entry], reference: Iterable[Entry], tolerances: Mapping[Key, float]) -> list[Moved]:
-    """Return the cells that are missing, or further from their reference than their tolerance.
+    """Return the cells that are missing, or differ from their reference by more than their tolerance.
 
     Raises:
-        InputError: a cell without reference or tolerance.
+        InputError: a cell has no reference or no tolerance.
     """
     here, there = ({entry.key: entry for entry in entries} for entries in (found, reference))
     if unknown := [key for key in here if key not in there] + [key for key in there if key not in tolerances]:

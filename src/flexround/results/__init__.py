@@ -1,1 +1,1 @@
-"""From evaluated runs to what is read: cells, paired statistics, CSV, claims, renderings."""
+"""Turn evaluated runs into tables, figures and claims: cells, paired statistics, CSV, renderings."""

@@ -1,4 +1,4 @@
-"""Collect the cells of a table from the evaluated runs. A number comes from its JSON or is missing."""
+"""Collect the cells of a table from the evaluated runs. Each number is read from a run's JSON or is missing."""
 
 import dataclasses
 import statistics
@@ -15,27 +15,27 @@ from flexround.settings.tables import Table
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """The evaluated runs that cells are collected from: a scale's, by its recipes and seeds."""
+    """The evaluated runs of one scale, from which cells are collected."""
 
     scale: str
     recipes: Mapping[str, Recipe]
-    seeds: int | Mapping[str, int]  # of a complete quantized cell, one number or by task; full precision has one seed
+    seeds: int | Mapping[str, int]  # for a complete quantized cell, in all or by task; full precision needs one
     root: Path  # the results directory, which holds ``SCALE/evaluated/``
-    selected: Collection[str] | None = None  # checkpoints; nothing is read of the others; None selects all
+    selected: Collection[str] | None = None  # checkpoints whose runs are read; None selects all
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One number of a table and the trials it is the median of."""
+    """One number of a table: the median of its trials."""
 
     key: Key
     group: int  # number of the group of rows between two rules, from 1
     compare: bool  # whether the cell can be the best of its group
     run: Run  # the first of the cell's runs
-    metric: str  # of the run's task; the key has the table's name for it
-    expected: int  # how many seeds a complete cell has
+    metric: str  # the task's name of the metric; the key has the table's name
+    expected: int  # number of seeds of a complete cell
     trials: tuple[Trial, ...]  # the evaluated seeds, by seed
-    selected: bool = True  # whether the cell is to be made
+    selected: bool = True  # whether the cell shall be run
 
     @property
     def complete(self) -> bool:
@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def median(self) -> float:
-        """Median over seeds, as in section 4.2, of a cell with trials."""
+        """Median over seeds, as in section 4.2; the cell must have trials."""
         return statistics.median(t.value for t in self.trials)
 
     @property
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def median_trial(self) -> Trial:
-        """The trial nearest to the median, the lower seed of two equally near, of a cell with trials."""
+        """The trial nearest to the median; of two equally near trials the lower seed. The cell must have trials."""
         return min(self.trials, key=lambda t: abs(t.value - self.median))
 
 
@@ -64,7 +64,7 @@ def collect(table: Table, scope: Scope) -> list[Cell]:
 
     Raises:
         SettingsError: a row names an unknown recipe.
-        InputError: an evaluated run that can't be used.
+        InputError: an evaluated run is unusable.
     """
     cells = []
     groups = [(index, group.compare, row) for index, group in enumerate(table.groups, start=1) for row in group.rows]
@@ -85,10 +85,10 @@ def collect(table: Table, scope: Scope) -> list[Cell]:
 
 
 def trials_of(first: Run, metrics: Sequence[str], count: int, root: Path) -> dict[str, tuple[Trial, ...]]:
-    """Return the evaluated trials of each metric of a run, by seed, of at most ``count`` seeds.
+    """Return the evaluated trials for each metric of a run, ordered by seed: at most ``count`` seeds.
 
     Raises:
-        InputError: an evaluated run that can't be used, or seeds with different numbers of examples.
+        InputError: an evaluated run is unusable, or the seeds have different numbers of examples.
     """
     found = [read_run(dataclasses.replace(first, seed=seed), root, metrics) for seed in range(count)]
     trials = {metric: tuple(of_run[metric] for of_run in found if of_run) for metric in metrics}

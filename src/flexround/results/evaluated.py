@@ -17,7 +17,7 @@ from flexround.settings.layout import Run, evaluated_dir
 
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.safetensors"
-EXACT = 1e-9  # sums of the same numbers in another order; relative
+EXACT = 1e-9  # relative tolerance for sums in another order
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -32,23 +32,23 @@ class Trial:
     n_examples: int
 
     def replicates(self) -> np.ndarray | None:
-        """Return the metric on shared bootstrap resamples, float64 (R,) in its unit; None where there are none."""
+        """Return the metric on shared bootstrap resamples, float64 (R,) in its unit; None if none are stored."""
         return _stored(self.directory / PREDICTIONS).get(f"replicates/{self.metric}")
 
     def scores(self) -> np.ndarray | None:
-        """Return the per-example scores, float64 of shape (n_examples,) in percent; None where there are none."""
+        """Return the per-example scores, float64 of shape (n_examples,) in percent; None if none are stored."""
         scores = _stored(self.directory / PREDICTIONS).get(f"scores/{self.metric}")
         return None if scores is None else 100.0 * scores.astype(np.float64)
 
 
 class _Listed(BaseModel):
-    """What ``metrics.json`` says of the file of predictions."""
+    """The entry of ``metrics.json`` about the file of predictions."""
 
     sha256: str
 
 
 class Evaluated(BaseModel):
-    """What ``metrics.json`` says of a run, as far as numbers come from it; see ``tasks.protocol.Evaluation``."""
+    """The keys of ``metrics.json`` from which numbers are read; see ``tasks.protocol.Evaluation``."""
 
     model_config = ConfigDict(strict=True)
     run: dict[str, str | int]
@@ -60,10 +60,10 @@ class Evaluated(BaseModel):
 
 
 def read_run(run: Run, root: Path, wanted: Iterable[str]) -> dict[str, Trial]:
-    """Return metrics of a run that is evaluated under the results directory ``root``; none if it isn't yet.
+    """Return the wanted metrics of a run under the results directory ``root``; empty if the run isn't evaluated.
 
     Raises:
-        InputError: it lacks a metric, or the predictions have another sha256.
+        InputError: the run lacks a metric, or the predictions have another sha256.
     """
     path = directory(run, root) / METRICS
     if not path.exists():
@@ -96,7 +96,7 @@ def read(path: Path) -> Evaluated:
 
 
 def differences(path: Path) -> Iterator[str]:
-    """Yield how a ``metrics.json`` differs from the registry of metrics and from the predictions beside it."""
+    """Yield each difference of a ``metrics.json`` from the registry of metrics and from the predictions beside it."""
     facts, arrays = read(path), _stored(path.with_name(PREDICTIONS))
     for metric, value in facts.metrics.items():
         of = metrics.of(metric)
@@ -111,7 +111,7 @@ def differences(path: Path) -> Iterator[str]:
 
 
 def _expected(metric: str, facts: Evaluated, arrays: Arrays) -> Iterator[tuple[str, float, float, float]]:
-    """Yield what the predictions tell of a metric: key, the value given, the one expected, relative tolerance."""
+    """Yield each number that the predictions determine: key, stored value, expected value, relative tolerance."""
     value, stderr, count = facts.metrics[metric], facts.stderr.get(metric), facts.n_examples[metric]
     spread = None
     if (scores := arrays.get(f"scores/{metric}")) is not None:
@@ -122,16 +122,16 @@ def _expected(metric: str, facts: Evaluated, arrays: Arrays) -> Iterator[tuple[s
     else:
         predicted = [len(array) for kind, array in arrays.items() if kind.startswith("predictions/")]
         yield "n_examples", count, min(count, max(predicted, default=count)), 0.0
-        if (replicates := arrays.get(f"replicates/{metric}")) is not None:  # the sample is among the likeliest of them
+        if (replicates := arrays.get(f"replicates/{metric}")) is not None:  # the value is within their range
             yield "metrics", value, float(np.clip(value, replicates.min(), replicates.max())), EXACT
             spread = replicates
     if stderr is None:
         return
     if spread is None:
-        low, high = metrics.bounds(metrics.of(metric))  # nothing spreads more than the half of where it can be
+        low, high = metrics.bounds(metrics.of(metric))  # a standard deviation is at most half the range
         yield "stderr", stderr, min(stderr, (high - low) / 2), EXACT
     elif len(spread) > 1:
-        yield "stderr", stderr, float(spread.std(ddof=1)), 1 / len(spread)  # whether divided by N or N - 1
+        yield "stderr", stderr, float(spread.std(ddof=1)), 1 / len(spread)  # divisor N or N - 1
 
 
 def _stored(path: Path) -> Arrays:
@@ -139,5 +139,5 @@ def _stored(path: Path) -> Arrays:
 
 
 def directory(run: Run, root: Path) -> Path:
-    """Return where a run's evaluation lies, given the results directory of all scales."""
+    """Return the directory of a run's evaluation; ``root`` is the results directory of all scales."""
     return root / Path(evaluated_dir(run)).relative_to("results")

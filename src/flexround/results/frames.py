@@ -1,6 +1,6 @@
-"""Tables as DataFrames of what is printed: numbers are text with their decimals, and empty where there are none.
+"""Tables as DataFrames of printed values: numbers are text with fixed decimals; missing numbers are empty.
 
-So a DataFrame is the same whether it was just made or read from its CSV, and no number changes on the way.
+So a DataFrame equals the one read back from its CSV, and no number changes in between.
 """
 
 import io
@@ -18,15 +18,15 @@ FORMULA = re.compile(r"[=+@]|-[^-.\d]")
 
 
 def made(lines: Iterable[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
-    """Return lines with these columns; what a line leaves out is empty.
+    """Return lines as a DataFrame with these columns; a column that a line lacks is empty.
 
-    What a spreadsheet would compute, of all that users may write only a name, gets an apostrophe in front.
+    Text that a spreadsheet would compute as a formula gets an apostrophe in front.
     """
     return pd.DataFrame([[_plain(line.get(name, "")) for name in columns] for line in lines], columns=list(columns))
 
 
 def _plain(value: object) -> object:
-    """Return text in one line that is never a formula, and numbers as they are."""
+    """Return text on one line that is never a formula; return a number unchanged."""
     if not isinstance(value, str):
         return value
     text = " ".join(value.splitlines()).strip()
@@ -39,7 +39,7 @@ def text(frame: pd.DataFrame) -> str:
 
 
 def read(path: Path | io.StringIO, line: type[L], remedy: str = "make it again") -> pd.DataFrame:
-    """Read a CSV whose columns are the fields of ``line``; those that aren't numbers there are text.
+    """Read a CSV whose columns are the fields of ``line``, with their types.
 
     Raises:
         InputError: the file is missing, damaged or of another version.
@@ -55,10 +55,10 @@ def read(path: Path | io.StringIO, line: type[L], remedy: str = "make it again")
 
 
 def lines(frame: pd.DataFrame, line: type[L]) -> list[L]:
-    """Return the rows of a DataFrame."""
+    """Return the rows of a DataFrame as named tuples."""
     return [line(*row) for row in frame.itertuples(index=False, name=None)]
 
 
 def load(path: Path, line: type[L]) -> list[L]:
-    """Return the rows of a CSV that this project writes; none if it isn't made."""
+    """Return the rows of a CSV that this project writes; none if the file is missing."""
     return lines(read(path, line), line) if path.exists() else []

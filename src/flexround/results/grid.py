@@ -1,4 +1,4 @@
-"""A table as rows and columns, from its DataFrame; every rendering is a writer of it."""
+"""A table as rows and columns, built from its DataFrame; every rendering writes this grid."""
 
 import hashlib
 import itertools
@@ -15,9 +15,9 @@ from flexround.settings.layout import Run
 
 
 class Entry(NamedTuple):
-    """A line of a table: one number, with what it is compared with and where it comes from.
+    """A line of a table: one number, its comparisons and its origin.
 
-    Numbers are text as printed, empty where there are none.
+    Numbers are text as printed; missing numbers are empty.
     """
 
     table: int
@@ -59,9 +59,9 @@ class Entry(NamedTuple):
 
 
 class GridRow(NamedTuple):
-    """A row of the table: a cell for each column, or one that holds for all columns.
+    """A row of the table: a cell for each column, or one cell for all columns.
 
-    A cell has a number for each metric; the last one fills what is left of the width of the cell.
+    A cell has a number for each metric; the last number fills the rest of the cell's width.
     """
 
     row: int
@@ -79,12 +79,12 @@ class GridRow(NamedTuple):
 
     @property
     def metrics(self) -> str:
-        """The metrics of the first column, as a/b: in tables whose rows differ in them, of all columns."""
+        """The metrics of the first column, as a/b; if rows differ in their metrics, those of all columns."""
         return "/".join(entry.metric for entry in self.cells[0])
 
     @property
     def placed(self) -> Iterator[tuple[Entry, int, int]]:
-        """Each entry, its column in numbers from 0, and how many columns it fills."""
+        """Each entry with its first column, counted in numbers from 0, and the number of columns that it fills."""
         column = 0
         for cell, width in zip(self.cells, self.widths, strict=True):
             for entry in cell:
@@ -94,12 +94,12 @@ class GridRow(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column's name, its metrics (none where the rows differ, or for settings), its width and place in numbers."""
+    """A column: name, metrics (none if the rows differ, or for settings), width and position in numbers."""
 
     name: str
     metrics: tuple[str, ...]
     width: int
-    first: int  # how many numbers stand left of it
+    first: int  # count of numbers to its left
 
 
 class TableGrid(NamedTuple):
@@ -118,18 +118,18 @@ class TableGrid(NamedTuple):
 
     @property
     def wins(self) -> tuple[int, int]:
-        """How many cells are best by more than the noise: FlexRound's, those of a hybrid left out, and all."""
+        """The number of cells that are best by more than the noise: FlexRound's (without hybrids), and all."""
         best = [entry.method for entry in self.entries if entry.best]
         return sum("FlexRound" in method and "AdaQuant" not in method for method in best), len(best)
 
     @property
     def groups(self) -> list[list[GridRow]]:
-        """The rows between two rules."""
+        """The rows, grouped by the rules between them."""
         return [list(rows) for _, rows in itertools.groupby(self.rows, key=lambda row: row.group)]
 
     @property
     def told_apart(self) -> list[str]:
-        """Which of section, metrics and bits the rows need to be told apart."""
+        """The fields among section, metrics and bits that are needed to distinguish the rows."""
         needed = {
             "section": any(row.section for row in self.rows),
             "metrics": len({row.metrics for row in self.rows}) > 1,
@@ -147,7 +147,7 @@ def of(frame: pd.DataFrame) -> TableGrid:
     """Return the layout of a table, whose columns are the fields of :class:`Entry`.
 
     Raises:
-        InputError: no cells, or a row of some but not all columns.
+        InputError: the table has no cells, or a row has some but not all columns.
     """
     entries = frames.lines(frame, Entry)
     by_row = [_by_column(of_row) for _, of_row in itertools.groupby(entries, key=lambda entry: entry.row)]
@@ -174,7 +174,7 @@ def _headings(columns: Iterable[Sequence[tuple[Entry, ...]]]) -> tuple[Heading, 
 
 
 def _row(cells: list[tuple[Entry, ...]], columns: Sequence[Heading]) -> GridRow:
-    """Return a row; a cell of fewer metrics than its column's still fills it."""
+    """Return a row; a cell with fewer metrics than its column still fills the column."""
     widths = [column.width for column in columns] if len(cells) == len(columns) else [sum(c.width for c in columns)]
     first = cells[0][0]
     return GridRow(first.row, first.group, first.section, first.method, first.bits, tuple(cells), tuple(widths))

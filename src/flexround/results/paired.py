@@ -1,4 +1,4 @@
-"""Paired statistics: how sure the difference of two cells is, which of them is better, and who wins a contest.
+"""Paired statistics: the difference of two cells with its uncertainty, the better cell, and the winner of a contest.
 
 Tables, claims, ranking and ``flexround compare`` all test by :func:`difference` and decide by :func:`decided`.
 """
@@ -18,29 +18,29 @@ from flexround.results.evaluated import Trial
 from flexround.results.paper_numbers import DECIMALS, Key
 
 Z = 1.96  # two-sided 95 % of the normal distribution
-FEWEST = 12  # examples of a bootstrap: of fewer, it does not know how skewed their distribution is
+FEWEST = 12  # examples for a bootstrap: fewer don't show the skewness of their distribution
 LEVEL = 0.05
 EXACT = 6  # decimals of a margin; the rest is floating-point error
 
 
 class Difference(NamedTuple):
-    """The difference of two cells, and how sure it is."""
+    """The difference of two cells, with its uncertainty."""
 
-    value: float  # the mean over seeds of one minus other
+    value: float  # one minus other, mean over seeds
     stderr: float  # in the unit of the metric; infinite if unknown
-    noise: float  # how large the difference may be by chance: the half width of its 95 % interval
-    p_value: float | None  # of "both are equally good"; None where nothing can be paired
-    apart: float  # how far apart both may be: the farther end of a 95 % interval that few differing examples widen
+    noise: float  # half width of the 95 % interval
+    p_value: float | None  # for "both are equally good"; None if nothing can be paired
+    apart: float  # larger absolute end of a 95 % interval, widened if few examples differ
 
 
 class Lead(NamedTuple):
-    """How a cell stands against another one, such as the best of the other cells in its contest."""
+    """The lead of a cell over a rival, such as the best other cell of its contest."""
 
     cell: Cell
     rival: Cell
-    value: float  # the cell's minus the rival's, the mean over seeds
-    sure: Difference  # how sure that is, over examples and seeds
-    best: bool = False  # whether the cell is better than every other one of its contest by more than the noise
+    value: float  # the cell minus the rival, mean over seeds
+    sure: Difference  # with its uncertainty over examples and seeds
+    best: bool = False  # whether the cell beats every other cell of its contest by more than the noise
 
     def decided(self, p_value: float | None) -> int:
         """Return 1 if the cell is better than its rival, -1 if it is worse, 0 if chance may explain the difference."""
@@ -53,7 +53,7 @@ class Lead(NamedTuple):
 
 
 def decided(margin: float, noise: float, p_value: float | None) -> int:
-    """Return the sign of a margin, or 0 if it is inside the noise or ``p_value``, if there is one, is 0.05 or more."""
+    """Return the sign of a margin, or 0 if it is inside the noise or ``p_value`` is known and at least 0.05."""
     if round(abs(margin) - noise, EXACT) <= 0 or (p_value is not None and p_value >= LEVEL):
         return 0
     return 1 if margin > 0 else -1
@@ -65,28 +65,28 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 def between(cell: Cell, rival: Cell) -> Lead:
-    """Return how a cell stands against another; both have trials.
+    """Return the lead of a cell over a rival; both must have trials.
 
     Raises:
-        InputError: they were evaluated on different numbers of examples.
+        InputError: the cells were evaluated on different numbers of examples.
     """
     sure = difference(cell.trials, rival.trials)
     return Lead(cell, rival, sure.value, sure)
 
 
 def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
-    """Return the lead of each cell whose contest is complete: before that, its best rival isn't known.
+    """Return the lead of each cell whose contest is complete; an incomplete contest has no known best rival.
 
-    The contests are those of the paper: its Tables 1 and 10 mark one winner across their rules. The best cell must beat
-    each other one: the second best is not always the one that it is least sure to beat.
+    Contests follow the paper: Tables 1 and 10 mark one winner across their rules. The best cell must beat every other
+    cell: the runner-up is not always the hardest to separate statistically.
 
     Raises:
-        InputError: rivals evaluated on different numbers of examples.
+        InputError: rivals were evaluated on different numbers of examples.
     """
     contests: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.compare:
-            network = (cell.run.task, cell.run.checkpoint, cell.metric)  # a row may name its own
+            network = (cell.run.task, cell.run.checkpoint, cell.metric)  # a row may name its own network
             contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric, *network].append(cell)
     found = {}
     for contest in contests.values():
@@ -101,7 +101,7 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
 
 
 def _printed(cell: Cell, rival: Cell) -> Lead:
-    """Return how a cell stands against another in a table: what looks like a tie there, of one seed, is one."""
+    """Return the lead as a table shows it: with one seed, equal printed values are a tie."""
     lead = between(cell, rival)
     if max(len(cell.trials), len(rival.trials)) > 1:
         return lead
@@ -109,23 +109,23 @@ def _printed(cell: Cell, rival: Cell) -> Lead:
 
 
 class _Sampled(NamedTuple):
-    """How far the mean difference of some pairs may be from the truth, by the choice of the test set."""
+    """The sampling error of the mean difference of some pairs, due to the choice of the test set."""
 
     error: float  # standard error
-    sides: tuple[float, float]  # what counts as one below and above it: unequal where a bootstrap is skewed
-    example: float  # by how much one example that differs moves the difference
+    sides: tuple[float, float]  # standard errors below and above the mean: unequal for a skewed bootstrap
+    example: float  # effect of one differing example on the difference
     paired: bool
 
 
 def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
-    """Compare the trials of two cells, one for each seed; a cell of one seed meets each seed of the other.
+    """Compare the trials of two cells seed by seed; a cell with one seed is compared with each seed of the other.
 
-    The variance of the mean difference is that over the test set, of the mean over seeds of each example or bootstrap
-    resample, plus that over seeds, which draw the calibration samples. The test is Student's, with the degrees of
-    freedom of Welch and Satterthwaite; of one pair of seeds with right or wrong answers it is McNemar's exact test.
+    The variance of the mean difference is the sum of two variances: over the test set, for the mean over seeds by
+    example or bootstrap resample, and over seeds, which draw the calibration samples. The test is Student's with Welch
+    and Satterthwaite's degrees of freedom; one pair of seeds with right or wrong answers gets McNemar's exact test.
 
     Raises:
-        InputError: trials of different numbers of examples.
+        InputError: the trials have different numbers of examples.
     """
     count = max(len(ones), len(others))
     pairs = [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
@@ -146,10 +146,10 @@ def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
 
 
 def _reach(mean: float, half: float, rare: float) -> float:
-    """Return how far an interval of half width ``half`` reaches above ``mean`` where few examples differ.
+    """Return the upper end of an interval around ``mean``, with half width ``half`` before widening for few examples.
 
-    The variance is that of the likeliest counts of examples won and lost whose difference is the interval's end, as in
-    Tango's interval (1998). In the limit of rare differences the end is the root of a cubic.
+    As in Tango's interval (1998), the variance is taken at the interval's end: for the likeliest counts of won and
+    lost examples with that difference. In the limit of rare differences the end is the root of a cubic.
     """
     if not math.isfinite(half + rare):
         return math.inf
@@ -157,11 +157,11 @@ def _reach(mean: float, half: float, rare: float) -> float:
 
 
 def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> _Sampled:
-    """Return how the mean difference of some pairs varies with their test set.
+    """Return the sampling error of the mean difference of some pairs over their test set.
 
-    Paired over the examples where all trials have scores: most examples are right or wrong in both trials and tell
-    nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
-    otherwise; infinite where the metric has no standard error at all, or the test set too few examples for one.
+    If all trials have scores, the error is paired over examples: most examples have equal results in both trials.
+    Metrics that are no mean over examples are paired over shared bootstrap resamples. Otherwise the error is unpaired,
+    or infinite if the metric has no standard error or the test set has too few examples.
     """
     for one, other in pairs:
         if one.n_examples != other.n_examples:
@@ -182,22 +182,22 @@ def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> _Sampled:
         math.inf if one.stderr is None or other.stderr is None else math.hypot(one.stderr, other.stderr)
         for one, other in pairs
     ]
-    error = max(errors)  # seeds share the test set: more of them don't help
+    error = max(errors)  # seeds share the test set: more seeds don't help
     return _Sampled(error, (error, error), 0.0, False)
 
 
 def _bootstrapped(drawn: np.ndarray, value: float, size: int) -> _Sampled:
-    """Return how a difference varies, given its values on bootstrap resamples (R,) of ``size`` examples.
+    """Return the sampling error of a difference from its values on bootstrap resamples (R,) of ``size`` examples.
 
-    The sides are those of the interval BCa (Efron, 1987), whose acceleration is a sixth of the skewness. A resample
-    without any of the k examples that differ has a difference of exactly 0, which happens with probability exp(-k).
+    The sides are from the BCa interval (Efron, 1987), whose acceleration is a sixth of the skewness. A resample with
+    none of the k differing examples has a difference of exactly 0; its probability is exp(-k).
     """
     if size < FEWEST:
         return _Sampled(math.inf, (math.inf, math.inf), 0.0, True)
-    scale = math.sqrt(size / (size - 1))  # a resample's variance is that of the examples divided by N, not N - 1
+    scale = math.sqrt(size / (size - 1))  # a resample's variance has divisor N, not N - 1
     error = float(drawn.std(ddof=1)) * scale
     if error == 0:
-        return _Sampled(error, (error, error), math.inf, True)  # nothing is known of an example that differs
+        return _Sampled(error, (error, error), math.inf, True)  # the effect of one example is unknown
     share = (np.sum(drawn < value) + np.sum(drawn == value) / 2) / len(drawn)
     bias = stats.norm.ppf(np.clip(share, 1 / len(drawn), 1 - 1 / len(drawn)))
     shifted = bias + np.array([-Z, Z])
@@ -208,7 +208,7 @@ def _bootstrapped(drawn: np.ndarray, value: float, size: int) -> _Sampled:
 
 
 def _mcnemar(one: Trial, other: Trial) -> float | None:
-    """Return the p-value of McNemar's exact test; None where examples are not right or wrong."""
+    """Return the p value of McNemar's exact test; None if examples are not right or wrong."""
     scores, others = one.scores(), other.scores()
     if scores is None or others is None or not np.isin([scores, others], (0.0, 100.0)).all():
         return None

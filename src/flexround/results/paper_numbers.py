@@ -11,8 +11,8 @@ TABLES = PARAMS / "published.csv"
 FIGURE7 = PARAMS / "published_figure7.csv"
 ERRATA = PARAMS / "errata.csv"
 COPIED = "copied row"  # kind of an erratum
-DECIMALS = 2  # of every result in the paper's tables
-SETTING = "value"  # stands for the metric in its tables of settings
+DECIMALS = 2  # for every result in the paper's tables
+SETTING = "value"  # replaces the metric in the paper's tables of settings
 
 
 class Key(NamedTuple):
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
 
 class Erratum(NamedTuple):
-    """A line of ``errata.csv``: a number, or row of numbers (which begins with it), and what is wrong."""
+    """A line of ``errata.csv``: a number, or the first number of a row, and its mistake."""
 
     kind: str
     table: int
@@ -65,18 +65,18 @@ def load_figure7() -> list[Point]:
 
 
 def errata(published: bool) -> str:
-    """Return the errata as CSV; a scale without published numbers has none."""
+    """Return the errata as CSV; without published numbers the CSV has no lines."""
     return ERRATA.read_text(encoding="utf-8") if published else ",".join(Erratum._fields) + "\n"
 
 
 def without_copies(numbers: Mapping[Key, float], mistakes: Iterable[Erratum]) -> dict[Key, float]:
-    """Return the published numbers that may be compared with others: all but those of copied rows."""
+    """Return the comparable published numbers: all except copied rows."""
     copied = {(erratum.table, erratum.row) for erratum in mistakes if erratum.kind == COPIED}
     return {key: value for key, value in numbers.items() if key[:2] not in copied}
 
 
 def _lines(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the lines of a CSV; those that start with # tell its source."""
+    """Yield the lines of a CSV without its comments, which start with # and name the source."""
     with open(path, newline="", encoding="utf-8") as file:
         yield from csv.DictReader(line for line in file if not line.startswith("#"))
 

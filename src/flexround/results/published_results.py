@@ -1,4 +1,4 @@
-"""What is published with this repository in ``results/reference``, for where nothing has been computed."""
+"""The results published in ``results/reference``, shown where nothing has been computed."""
 
 import csv
 from pathlib import Path
@@ -9,40 +9,40 @@ from flexround.settings.layout import REFERENCE
 from flexround.settings.schema import Scale
 
 DIRECTORY = Path(REFERENCE)
-SHARED = ("claims.csv", "errata.csv", "ranking.csv")  # of a scale, whose tables are a series
-SUMMARY = "metrics.json"  # what DVC shows; made of the published tables alone
-TOLERANCES = "tolerances.csv"  # of the published tables, for `make regress`
-MADE = "made.json"  # at which commit, when and on which machine each published table was made
+SHARED = ("claims.csv", "errata.csv", "ranking.csv")  # of a scale with its own series of tables
+SUMMARY = "metrics.json"  # shown by DVC; made from the published tables only
+TOLERANCES = "tolerances.csv"  # for the published tables, read by `make regress`
+MADE = "made.json"  # commit, date and machine of each published table
 
 
 class Found(NamedTuple):
-    """A file of a scale's results, and whether it is the published one."""
+    """A results file of a scale, and whether it is the published file."""
 
     path: Path
     published: bool
 
 
 def published_name(scale: Scale, name: str) -> str:
-    """Return the name of a file of results in the reference: tables are named by their series, the rest is here."""
+    """Return the reference's name for a results file: tables are named by their series, other files by this module."""
     series = scale.shows.tables
     return name if series == "table" or name not in (*SHARED, SUMMARY, TOLERANCES, MADE) else f"{series}-{name}"
 
 
 def find(root: Path, scale: Scale, name: str) -> Found:
-    """Return a CSV of ``results/SCALE`` that was computed here, else the published one; it may be neither."""
+    """Return the CSV in ``results/SCALE`` if it was computed here, else the published CSV; both may be missing."""
     computed = root / "results" / scale.name / name
     published = None if computed.exists() else find_published(root, scale, name)
     return Found(published or computed, published is not None)
 
 
 def made(root: Path, scale: Scale) -> dict[str, Any]:
-    """Return how each published table of a scale was made, by its name: command, dates, commits, machines."""
+    """Return the origin of each published table of a scale, by its name: command, dates, commits, machines."""
     path = root / DIRECTORY / published_name(scale, MADE)
     return read_json(path) if path.exists() else {}
 
 
 def find_published(root: Path, scale: Scale, name: str) -> Path | None:
-    """Return the published CSV of a scale; None if there is none, or it is another scale's."""
+    """Return the published CSV of a scale; None if it is missing or belongs to another scale."""
     path = root / DIRECTORY / published_name(scale, name)
     if not path.exists():
         return None

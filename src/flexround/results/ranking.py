@@ -1,15 +1,15 @@
-"""Which rounding is best: in how many cells of a scale each method leads, shares the lead, or loses.
+"""Rank the roundings: count the cells of a scale in which each method leads, shares the lead, or loses.
 
-A *cell* is one metric of a network on a task, at one setting (B or Q), number of bits, kind of grid, precision of first
-and last layer, number of calibration samples and preprocessing. Its *methods*, roundings with their options, are the
-compared rows that any table of the scale has of it, own ones included. A run that several tables show counts once. Of
-metrics that a table prints in one place, as top-1/top-5, the first one counts.
+A *cell* is one metric of a network on a task. It fixes the setting (B or Q), number of bits, kind of grid, precision of
+first and last layer, number of calibration samples and preprocessing. Its *methods* are roundings with their options:
+all compared rows in the scale's tables, own rows included. A run that several tables show counts once. If a table
+prints several metrics in one place, such as top-1/top-5, the first metric counts.
 
-All pairs of methods of a cell are compared by the tests of the tables (``paired.difference``), with p adjusted by
-Benjamini and Hochberg's method for all pairs of the scale. One method is better than another if the adjusted p is below
-0.05 and the lead is larger than its noise. A method *leads* if it is better than each other method of the cell, *loses*
-if another one is better, and *shares* the lead otherwise. All methods of a cell are *left out* if a seed of one is
-missing, or if a pair has neither scores of single examples nor bootstrap resamples to compare.
+All pairs of methods in a cell are compared by the tables' test (``paired.difference``). Benjamini and Hochberg's method
+adjusts the p values for all pairs of the scale. One method is better than another if the adjusted p value is below 0.05
+and the lead exceeds its noise. A method *leads* if it is better than every other method of the cell, *loses* if another
+method is better, and *shares* the lead otherwise. All methods of a cell are *left out* if any seed is missing, or if
+a pair has neither example scores nor bootstrap resamples.
 """
 
 import itertools
@@ -27,17 +27,17 @@ from flexround.results.render.overview import family_of
 
 ALL, FAMILY, SETTING = "all", "family", "setting"
 LEADS, SHARES, LOSES, LEFT_OUT = OUTCOMES = ["leads", "shares", "loses", "left_out"]
-Entrant = tuple[str, str, str]  # method, setting with bits, and what the methods of a cell share besides the metric
+Entrant = tuple[str, str, str]  # method, setting with bits, and the cell's identity without the metric
 Contest = dict[str, Cell]  # the methods of a cell
 
 
 class Line(NamedTuple):
-    """A line of ``ranking.csv``: a method in all cells of a scale, or in those of a family, or of a setting."""
+    """A line of ``ranking.csv``: a method in all cells of a scale, of a family, or of a setting."""
 
     by: str  # all, family or setting
     group: str  # all, the family, or the setting with its bits, such as "Q W4A8"
     method: str
-    unbeaten: str  # percent of its cells in which it doesn't lose; a group's lines are in this order
+    unbeaten: str  # percent of the method's cells that it doesn't lose; a group is sorted by it
     cells: int
     leads: int
     shares: int
@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
 
 def contests(cells: Sequence[Cell], entrants: Mapping[str, Entrant]) -> list[Contest]:
-    """Return what the cells of tables compare, in their order; ``entrants`` are by ``budget_key``."""
+    """Return the contests among the cells of tables, in their order; ``entrants`` are keyed by ``budget_key``."""
     found: dict[tuple[str, str], Contest] = defaultdict(dict)
     first = {cell.key._replace(metric=""): cell for cell in reversed(cells)}
     for cell in (cell for cell in cells if cell.compare and cell is first[cell.key._replace(metric="")]):
@@ -60,7 +60,7 @@ def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
     """Return the outcome of each method of each contest.
 
     Raises:
-        InputError: methods evaluated on different numbers of examples.
+        InputError: methods were evaluated on different numbers of examples.
     """
     compared = [_leads(contest) for contest in found]
     p_values = iter(adjusted([lead.sure.p_value for leads in compared for lead in leads]))  # type: ignore[misc]
@@ -94,7 +94,7 @@ def rank(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -> 
 
 
 def _leads(contest: Contest) -> list[Lead]:
-    """Return how each pair of methods stands; none if a seed is missing or a pair has nothing to compare."""
+    """Return the lead of each pair of methods; none if a seed is missing or a pair can't be compared."""
     if not all(cell.complete for cell in contest.values()):
         return []
     leads = [between(*pair) for pair in itertools.combinations(contest.values(), 2)]
@@ -102,7 +102,7 @@ def _leads(contest: Contest) -> list[Lead]:
 
 
 def _outcome(cell: Cell, pairs: Sequence[tuple[Lead, int]]) -> str:
-    """Return how a cell stands in its contest, given all pairs and which of each is better."""
+    """Return a cell's outcome in its contest, given all pairs, each with its better side."""
     own = [sign if lead.cell is cell else -sign for lead, sign in pairs if cell is lead.cell or cell is lead.rival]
     if not own:
         return LEFT_OUT

@@ -1,4 +1,4 @@
-"""Figure 7 as cells: accuracy against calibration size, so that it can be compared as tables are."""
+"""Figure 7 as cells: accuracy against calibration size, compared in the same way as tables."""
 
 import itertools
 from pathlib import Path
@@ -15,7 +15,7 @@ from flexround.settings.schema import Count, Strict
 from flexround.settings.tables import SampleSize
 
 if TYPE_CHECKING:
-    from flexround.settings.plan import Plan  # no stage depends on the code that plans it
+    from flexround.settings.plan import Plan  # stages must not depend on the planner
 
 
 class Sizes(Strict):
@@ -28,7 +28,7 @@ class Sizes(Strict):
 
 
 def of(plan: "Plan") -> Sizes:
-    """Return what figure 7 shows of a scale."""
+    """Return the methods, sizes and seeds of figure 7 at a scale."""
     return Sizes(
         spec=plan.params.figures.sample_size,
         points=tuple(paper_numbers.load_figure7()) if plan.scale.shows.published else (),
@@ -38,23 +38,23 @@ def of(plan: "Plan") -> Sizes:
 
 
 def values(shown: Sizes, scale: str, root: Path) -> dict[tuple[str, int], list[float]]:
-    """Return the values of all evaluated seeds of each method and calibration size of a scale.
+    """Return the values of all evaluated seeds of a scale, by method and calibration size.
 
     Raises:
-        InputError: an evaluated run that can't be used.
+        InputError: an evaluated run is unusable.
     """
     every = itertools.product(shown.spec.recipes, shown.sizes)
     return {(m, size): [trial.value for trial in _trials(shown, m, size, scale, root)[1]] for m, size in every}
 
 
 def collect(shown: Sizes, scale: str, root: Path, made: bool = True) -> tuple[list[Cell], dict[Key, float]]:
-    """Return a cell for each method and size of the scale or the paper, and the published numbers.
+    """Return a cell for each method and size in the scale or the paper, and the published numbers.
 
-    All cells share one column, so that sizes can be compared with each other; ``root`` holds ``SCALE/evaluated/``, of
-    which nothing is read if the figure is not ``made``.
+    All cells share one column, so that sizes can be compared. ``root`` holds ``SCALE/evaluated/``; it is read only
+    if the figure is ``made``.
 
     Raises:
-        InputError: an evaluated run that can't be used.
+        InputError: an evaluated run is unusable.
     """
     spec, published = shown.spec, {(point.method, point.size): point.value for point in shown.points}
     every = sorted({*shown.sizes, *(point.size for point in shown.points)}, reverse=True)

@@ -1,4 +1,4 @@
-"""A table as a DataFrame: one line per cell, in the paper's order; CSV, LaTeX, HTML and the terminal show it."""
+"""A table as a DataFrame: one line per cell, in the paper's order; the source of CSV, LaTeX, HTML and terminal."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,17 +17,17 @@ from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
 COLUMNS = Entry._fields
-NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
+NOT_RUN = "not run"  # status of a cell whose checkpoint was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
-SMALLEST_PLAIN = 1e-2  # of a setting: the paper writes smaller ones as 5e-3
+SMALLEST_PLAIN = 1e-2  # the paper writes smaller settings as 5e-3
 
 
 def of_cells(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> pd.DataFrame:
-    """Return a table of cells, with fixed columns and decimals, and nothing that depends on the clock.
+    """Return a table of cells with fixed columns and decimals, independent of the clock.
 
     Raises:
-        InputError: rivals that can't be compared, see :func:`flexround.results.paired.leads`.
+        InputError: rivals can't be compared, see :func:`flexround.results.paired.leads`.
     """
     cells = list(cells)
     by_key = leads(cells)
@@ -42,14 +42,14 @@ def of_cells(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, 
 
 
 def measured(cells: Iterable[Cell]) -> pd.DataFrame:
-    """Return a table of cells that are compared neither with the paper nor with each other."""
+    """Return a table of cells without comparisons, neither with the paper nor with each other."""
     return frames.made((_identity(cell) | _measured(cell) | {"best": 0} for cell in cells), COLUMNS)
 
 
 def of_settings(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> pd.DataFrame:
-    """Return a table of settings, in the same columns; nothing is run, ``values`` are those of its cells.
+    """Return a table of settings with the same columns; nothing is run, ``values`` are its cells' values.
 
-    Rows are numbered by section and method; task and checkpoint are the first of those that share a value.
+    Rows are numbered by section and method; task and checkpoint are the first pair that shares a value.
     """
     rows = list(dict.fromkeys((setting.section, setting.method) for setting in table.settings))
     sections = list(dict.fromkeys(section for section, _ in rows))
@@ -76,9 +76,9 @@ def of_settings(values: Sequence[float], numbers: Mapping[Key, float], table: Ta
 
 
 def summarise(tables: Collection[Path]) -> dict[str, Any]:
-    """Return the number of cells by status, and for each table's CSV, recipe and metric the mean over its cells.
+    """Return the number of cells by status, and the mean over cells for each table's CSV, recipe and metric.
 
-    ``dvc metrics diff`` shows what a change moved in it. Settings have no mean: only their cells are counted.
+    ``dvc metrics diff`` shows the effect of a change on it. Settings have no mean; only their cells are counted.
     """
     if not tables:
         return {"cells": {}}
@@ -92,7 +92,7 @@ def summarise(tables: Collection[Path]) -> dict[str, Any]:
 
 
 def status(cell: Cell, delta: float | None, tolerance: float) -> str:
-    """Return how a cell stands; ``delta`` is None where there is no comparison with the paper."""
+    """Return the status of a cell; ``delta`` is None if the cell has no comparison with the paper."""
     if not cell.selected:
         return NOT_RUN
     if not cell.trials:
@@ -107,13 +107,13 @@ def status(cell: Cell, delta: float | None, tolerance: float) -> str:
 
 
 def _identity(cell: Cell) -> dict[str, str | int]:
-    """Return what names the cell and its runs."""
+    """Return the identity of a cell and of its runs."""
     run = {"scale": cell.run.scale, "task": cell.run.task, "checkpoint": cell.run.checkpoint, "recipe": cell.run.recipe}
     return cell.key._asdict() | run | {"group": cell.group}
 
 
 def _measured(cell: Cell) -> dict[str, str | int]:
-    """Return what was measured; empty where nothing was."""
+    """Return the measured columns; empty for a cell without trials."""
     median = cell.median_trial if cell.trials else None
     return {
         "value": number(cell.median if median else None),
@@ -126,17 +126,17 @@ def _measured(cell: Cell) -> dict[str, str | int]:
 
 
 def _comparison(cell: Cell, published: float | None, table: Table, comparable: bool) -> dict[str, str]:
-    """Return the published value if there is one, and how far off the cell is where that may be said."""
+    """Return the published value if it exists, and the cell's difference from it if they are comparable."""
     delta, tolerance = None, 0.0
     if comparable and cell.trials and published is not None:
-        delta = round(cell.median, DECIMALS) - published  # as a reader would
+        delta = round(cell.median, DECIMALS) - published  # as a reader would subtract
         tolerance = table.tolerance[cell.key.metric]
     state = status(cell, delta, tolerance)
     return {"published": number(published), "delta": number(delta), "status": state}
 
 
 def _significance(lead: Lead | None) -> dict[str, str | int]:
-    """Return how far the cell is from the best other cell of its contest, and whether it wins."""
+    """Return the cell's lead over the best other cell of its contest, and whether it wins."""
     if lead is None:
         return {"best": 0}
     return {
@@ -149,12 +149,12 @@ def _significance(lead: Lead | None) -> dict[str, str | int]:
 
 
 def number(value: float | None, decimals: int = DECIMALS) -> str:
-    """Return a number with fixed decimals and no minus sign before zero; nothing for None and what isn't finite."""
+    """Return a number with fixed decimals, without a minus sign before zero; empty for None, NaN and infinity."""
     return "" if value is None or not math.isfinite(value) else f"{round(value, decimals) + 0.0:.{decimals}f}"
 
 
 def shown(value: float) -> str:
-    """Return a number as the paper writes it: 2e-5, 5e-3, 0.01, 32."""
+    """Return a number in the paper's notation: 2e-5, 5e-3, 0.01, 32."""
     if 0 < abs(value) < SMALLEST_PLAIN:
         digits, exponent = f"{value:e}".split("e")
         return f"{float(digits):g}e{int(exponent)}"

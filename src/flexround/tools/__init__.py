@@ -1,1 +1,1 @@
-"""What people run: plan, report, verify, reference, regress, readme; and parts of make pull and make push."""
+"""Commands for users: plan, report, verify, reference, regress, readme; and parts of make pull and make push."""

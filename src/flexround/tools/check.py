@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check a scale, with the user's rows.
+    """Check a scale together with the user's own rows.
 
     Raises:
         SettingsError: a line for each mistake.
@@ -51,7 +51,7 @@ def mistakes(params: Params) -> list[str]:
 
 
 def _names(params: Params) -> list[str]:
-    """Return the errors of names of recipes, sources and tasks."""
+    """Return the errors in names of recipes, sources and tasks."""
     scale, errors = params.scale, list[str]()
     with noted(errors):
         params.shown()
@@ -69,7 +69,7 @@ def _names(params: Params) -> list[str]:
 
 
 def _code(params: Params) -> list[str]:
-    """Return the errors of code that is not there, or does not take its options."""
+    """Return an error for code that does not exist or does not take its options."""
     errors = list[str]()
     for name, checkpoint in params.scale.checkpoints.items():
         model, finish = checkpoint.model, checkpoint.finish
@@ -102,7 +102,7 @@ def _check_options(target: str, options: Iterable[str]) -> None:
 
 
 def _patterns(params: Params) -> Iterator[str]:
-    """Yield the patterns of rules that fit nothing: a rule with a typo in it would be lost in silence."""
+    """Yield the patterns of rules that match nothing: a rule with a typo would be ignored silently."""
     scale, recipes = params.scale, params.recipes.recipes
     known: dict[str, Collection[str]] = {"task": scale.tasks, "checkpoint": scale.checkpoints, "recipe": recipes}
     known |= {"module": {task.module for task in scale.tasks.values()}, "stage": scale.resources}
@@ -122,7 +122,7 @@ def _patterns(params: Params) -> Iterator[str]:
 
 
 def _runs(params: Params) -> list[str]:
-    """Return the errors of what rules give networks and runs together."""
+    """Return the errors in the combined settings of networks and runs."""
     scale, errors, pairs = params.scale, list[str](), params.pairs()
     for pair in pairs:
         with noted(errors):
@@ -138,7 +138,7 @@ def _runs(params: Params) -> list[str]:
 
 
 def _merged(errors: list[str]) -> list[str]:
-    """Return one line for each mistake that many runs share."""
+    """Return the errors with one line for each mistake that several runs share."""
     mistakes: dict[str, list[str]] = {}
     for error in errors:
         where, _, text = error.partition(": ")

@@ -1,4 +1,4 @@
-"""What all tools share: logging, errors meant for the user."""
+"""The command line shared by all tools: logging, and errors meant for the user."""
 
 import argparse
 import logging
@@ -13,17 +13,17 @@ from flexround.settings.params import Params
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with what all tools take that are about one scale."""
+    """Return a parser with the options of all tools that handle one scale."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
     return arguments
 
 
 def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
-    """Parse the command line and run a tool; a FlexRoundError ends it with exit code 2 and no traceback."""
+    """Parse the command line and run a tool; a FlexRoundError gives exit code 2 without a traceback."""
     arguments = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("onnx_ir").setLevel(logging.WARNING)  # it names each constant that an export replaces
+    logging.getLogger("onnx_ir").setLevel(logging.WARNING)  # it logs each constant that an export replaces
     try:
         clone.check(flexround.__spec__, Path())
         run(arguments)
@@ -33,10 +33,10 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
 
 
 def tables(params: Params, directory: Path) -> dict[int, Path]:
-    """Return the CSV files of the tables that are there, by number.
+    """Return the existing CSV files of tables, by number.
 
     Raises:
-        InputError: there are none.
+        InputError: no table exists.
     """
     paths = {number: directory / f"{table.name}.csv" for number, table in params.tables.items()}
     if not (existing := {number: path for number, path in paths.items() if path.exists()}):

@@ -1,4 +1,4 @@
-"""Compare two rows of a table from the scores that are there: paired difference, its 95 % interval, p, examples, seeds.
+"""Compare two rows of a table from existing scores: paired difference, 95 % interval, p value, examples, seeds.
 
 flexround compare table3 "Q + FlexRound" "Q + AdaRound"
 flexround compare real1 LRQ GPTQ --own mine.yaml
@@ -20,7 +20,7 @@ from flexround.settings import user_rows
 from flexround.settings.tables import Table
 from flexround.tools import cli
 
-MOST = 100  # seeds that are looked for
+MOST = 100  # highest number of seeds to look for
 HEADER = [
     "bits",
     "section",
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print a line for each column, metric, section and number of bits.
 
     Raises:
-        InputError: no such table or row, or no evaluated runs of both.
+        InputError: the table or a row is unknown, or the rows have no evaluated cells in common.
     """
     series = re.sub(r"\d+$", "", arguments.table)
     params = user_rows.configured(arguments.scale or ("mini" if series == "table" else series), arguments.own)
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _row_cells(table: Table, name: str, scope: Scope) -> dict[tuple[str, ...], Cell]:
-    """Return the evaluated cells of the rows whose method begins so, by section, bits, column and metric."""
+    """Return the evaluated cells of rows whose method begins with ``name``, by section, bits, column and metric."""
     methods = [row.method for group in table.groups for row in group.rows]
     chosen = [method for method in methods if method.startswith(name)]
     if not chosen:
@@ -81,7 +81,7 @@ def _row_cells(table: Table, name: str, scope: Scope) -> dict[tuple[str, ...], C
 
 
 def _line(one: Cell, other: Cell) -> tuple[str, ...]:
-    """Return the difference of two cells, see ``HEADER``; seeds that both have are paired."""
+    """Return the difference of two cells, see ``HEADER``; common seeds are paired."""
     count = min(len(one.trials), len(other.trials))
     pair = [cell.trials[:count] for cell in (one, other)]
     means = [sum(trial.value for trial in trials) / count for trials in pair]

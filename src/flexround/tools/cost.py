@@ -1,6 +1,6 @@
-"""What jobs cost, by a network's shapes and the rates of ``params/bill.yaml``: the formulas of ``make plan``.
+"""The cost of jobs, from a network's shapes and the rates in ``params/bill.yaml``: the formulas of ``make plan``.
 
-Shapes come from the network's own code, which runs on tensors that have no memory.
+Shapes come from the network's own code, run on tensors without memory.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from flexround.tasks.protocol import Task
 Kind = Literal["images", "texts"]
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-BOTH_WAYS = 3  # forward passes that a forward and backward pass count as
+BOTH_WAYS = 3  # cost of a forward and a backward pass, in forward passes
 CACHES = 3  # full-precision input, quantized input, target
-STATES = 5  # on disk when a block is done: both inputs and both outputs, and the first of the next
-CACHE_PASSES = 2  # of all samples through a block: full-precision output, quantized output
-LOGITS = 2**28  # logits of a batch of an evaluation
+STATES = 5  # caches on disk after a block: both inputs, both outputs, and the next block's first
+CACHE_PASSES = 2  # passes of all samples through a block: full-precision output, quantized output
+LOGITS = 2**28  # logits per batch of an evaluation
 
 
 class Machine(Strict):
-    """``params/bill.yaml``: rates of the machine that hours are reckoned for."""
+    """``params/bill.yaml``: rates of the machine for which hours are estimated."""
 
     flop_per_second: dict[str, Positive]
     learning_share: dict[Kind, Positive]
@@ -46,48 +46,48 @@ def machine() -> Machine:
 
 
 class BlockCost(NamedTuple):
-    """A block of a network, and what one sample does in it."""
+    """A block of a network, with its cost for one sample."""
 
-    flop: int  # of a forward pass, 2 per multiply-add
+    flop: int  # for a forward pass, 2 per multiply-add
     weights: int  # elements of the quantized weights
-    layers: int  # how many those are
-    row: int  # elements of the output, or of the input if that is larger
+    layers: int  # number of quantized weight tensors
+    row: int  # elements of the output or the input, whichever is larger
 
 
 class NetworkCost(NamedTuple):
     """A network on a task."""
 
     kind: Kind
-    flop: int  # of one sample's forward pass, the head included
+    flop: int  # for one sample's forward pass, including the head
     parameters: int  # elements of all weights
-    tokens: int  # of a sample at its longest; 1 for images
-    logits: int  # of a sample at its longest, one of the vocabulary for each token; 0 if it has none
+    tokens: int  # of the longest sample; 1 for images
+    logits: int  # of the longest sample: vocabulary size for each token; 0 without logits
     blocks: tuple[BlockCost, ...]
 
     def seconds(self, rows: float, batches: float, precision: str, share: float = 1.0) -> float:
-        """Return the time of forward passes: of arithmetic at a share of its rate, or of launches if that is longer."""
+        """Return the seconds of forward passes: arithmetic at a share of its rate, or launches if they take longer."""
         rates, layers = machine(), sum(block.layers for block in self.blocks)
         arithmetic = rows * self.flop / (share * rates.flop_per_second[precision])
         return max(arithmetic, batches * layers * rates.layer_seconds[self.kind])
 
 
 class Need(NamedTuple):
-    """What a job needs."""
+    """The time, disk space and memory that a job needs."""
 
     seconds: float  # on the GPU
-    disk: float = 0  # bytes of its result
+    disk: float = 0  # bytes of the job's result
     cache: int = 0  # bytes of one activation cache at the widest block boundary
 
 
 def _part(tokens: float | None, network: NetworkCost) -> float:
-    """Return a number of tokens as a part of the most that the task allows; None is all of them."""
+    """Return a number of tokens as a fraction of the task's maximum; None means the maximum."""
     return min(1.0, (tokens or network.tokens) / network.tokens)
 
 
 def training(size: Size, network: NetworkCost, settings: dict[str, Any] | None, streamed: bool) -> Need:
-    """Return what fine-tuning needs: forward, both gradients, and once more forward if layers are recomputed.
+    """Return the needs of fine-tuning: forward, both gradients, and a second forward if layers are recomputed.
 
-    Without ``settings`` the weights are taken as they are, and those of a streamed network are linked.
+    Without ``settings`` the weights are used unchanged, and a streamed network's weights are linked.
     """
     if settings is None:
         return Need(0, 0 if streamed else 4 * network.parameters)
@@ -99,7 +99,7 @@ def training(size: Size, network: NetworkCost, settings: dict[str, Any] | None, 
 
 
 def reconstruction(size: Size, network: NetworkCost, recipe: Recipe, hyper: Hyper) -> Need:
-    """Return what a reconstruction needs; its result is packed codes and the rest in float32."""
+    """Return the needs of a reconstruction; its result has packed codes and all other tensors in float32."""
     separate = bool(recipe.a_bits) and recipe.setting == "B"
     batches = BOTH_WAYS * (hyper.iters + separate * hyper.a_iters)
     rows = batches * hyper.batch + (1 + separate) * CACHE_PASSES * hyper.samples
@@ -113,21 +113,21 @@ def reconstruction(size: Size, network: NetworkCost, recipe: Recipe, hyper: Hype
 
 
 def evaluation(size: Size, network: NetworkCost, precision: str, rows: int | None = None) -> Need:
-    """Return what an evaluation needs of a network in a precision, on ``rows`` or on all of the task's."""
+    """Return the needs of an evaluation in a precision, on ``rows`` rows or on all rows of the task."""
     rows = size.evaluated if rows is None else rows
     arithmetic, batches = (
         rows * _part(size.mean, network),
         rows / max(1, min(EVALUATED, LOGITS // max(1, network.logits))),
     )
-    if size.generated:  # a beam search sees few tokens at a step: launches alone count
+    if size.generated:  # a beam search computes few tokens per step: only launches count
         arithmetic, batches = 0, rows / size.prompts * size.generated
     return Need(network.seconds(arithmetic, batches, precision))
 
 
 def network(checkpoint: Checkpoint, task: Task) -> NetworkCost:
-    """Count a checkpoint's architecture on one sample of a task, at its longest; blocks that are alike count once.
+    """Count a checkpoint's operations on the longest sample of a task; equal blocks are counted once.
 
-    Code that looks at the values of tensors, such as that of networks cut by structure, needs tensors in memory.
+    Code that reads the values of tensors, such as the cut by structure, needs tensors in memory.
     """
     try:
         return _counted(checkpoint, task, "meta")
@@ -158,7 +158,7 @@ def _counted(checkpoint: Checkpoint, task: Task, device: str) -> NetworkCost:
 
 
 def _count(block: blocks.Block, x: Tensor) -> tuple[BlockCost, Tensor]:
-    """Run a block on one sample; return what was counted, and its output."""
+    """Run a block on one sample; return its cost and its output."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         out = block(x, None)
     layers = [layer.weight.numel() for layer in attach.weight_layers(block)]  # type: ignore[operator]

@@ -1,8 +1,8 @@
 """Compare DVC's copies of results with dvc.lock: name each file whose copy is missing or damaged.
 
-DVC trusts its cache: a checkout that lacks one file removes the whole directory it belongs to, and one whose list of
-files has ``../x`` writes outside the directory. So this runs after ``dvc fetch`` and before ``dvc checkout``. Damaged
-copies are deleted from the cache, to be fetched again.
+DVC trusts its cache: if one file is missing, a checkout removes the file's whole directory; if a list of files contains
+``../x``, a checkout writes outside the directory. So run this tool after ``dvc fetch`` and before ``dvc checkout``.
+Damaged copies are deleted from the cache, so that DVC fetches them again.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a line for each file whose copy is wrong; any ends it with 1."""
+    """Print a line for each file with a wrong copy; any such file gives exit code 1."""
     with Repo() as repo:
         objects = Path(repo.cache.local.path)
         outs = {str(out): out.hash_info.value for out in repo.index.targets_view(arguments.entries or None).outs}
@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _problems(objects: Path, path: str, md5: str) -> Iterator[str]:
-    """Yield what is wrong with the copy of a file, or of a directory and the files in it."""
-    if not re.fullmatch(r"[0-9a-f]{32}(\.dir)?", md5):  # it becomes a path below the cache
+    """Yield the problems with the copy of a file, or of a directory and its files."""
+    if not re.fullmatch(r"[0-9a-f]{32}(\.dir)?", md5):  # the hash becomes a path below the cache
         raise InputError(f"dvc.lock: {path} has {md5!r} for an md5; take a dvc.lock that DVC wrote")
     copy = objects / md5[:2] / md5[2:]
     if not copy.exists():
@@ -62,7 +62,7 @@ def _problems(objects: Path, path: str, md5: str) -> Iterator[str]:
 
 
 def _refuse_outside(directory: Path, name: str) -> None:
-    """Raise InputError if DVC would check out a file of ``directory`` elsewhere: by its name, or through a link."""
+    """Raise InputError if DVC would write a file of ``directory`` elsewhere: by its name, or through a link."""
     inside = (directory / name).parent.resolve().is_relative_to(directory.resolve())
     if not inside or {"", ".", ".."} & set(name.split("/")):
         raise InputError(f"{directory}: its list of files has {name!r}, which leads out of it; use another remote")

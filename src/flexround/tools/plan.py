@@ -1,4 +1,4 @@
-"""Say what a table or figure costs before anything is computed: jobs, missing files, bytes, GPU-hours."""
+"""Show the cost of a table or figure before anything is computed: jobs, missing files, bytes, GPU-hours."""
 
 import argparse
 import math
@@ -14,7 +14,7 @@ from flexround.tasks import protocol
 from flexround.tools import cli, cost
 
 GIB = 2**30
-STEPS = ("finetune", "gate", "reconstruct", "choice", "evaluate")  # what takes a GPU's hours
+STEPS = ("finetune", "gate", "reconstruct", "choice", "evaluate")  # stages that need GPU-hours
 COUNTED = ("data", "finetune", "gate", "calibrate", "reconstruct", "evaluate")
 
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def planned(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> dict[Output, str]:
-    """Return all outputs of tables and figures, each once -> the family of the table that shows it first."""
+    """Return each output of tables and figures -> the family of the table that shows it first."""
     found: dict[tuple[str, str], tuple[Output, str]] = {}
     for name, runs, evaluated in plan.shown(tables, figures):
         for run in runs:
@@ -66,12 +66,12 @@ def _report(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
         done = [job.done for job in everything if job.step == step]
         yield f"  {step:<12}{len(done):>5}   already on disk: {sum(done)}"
     yield from _missing(plan, list(dict.fromkeys(job.run.checkpoint for job in everything)), names)
-    if plan.scale.comparable:  # the hours are those of the paper's data
+    if plan.scale.comparable:  # the hours hold for the paper's data
         yield from _costs(plan, everything)
 
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
-    """Yield which pinned inputs are not on disk, with what is known of their size."""
+    """Yield the pinned inputs that are not on disk, with their size if it is known."""
     wanted = [key for name in checkpoints for key in plan.params.checkpoint(name).sources]
     wanted += [key for name in names for key in plan.scale.tasks[name].sources]
     lines: list[str] = []
@@ -92,7 +92,7 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
 
 
 def _networks(plan: Plan, jobs: list[Output]) -> dict[tuple[str, str], cost.NetworkCost]:
-    """Return the network of each task and checkpoint; those of the same shapes are counted once."""
+    """Return the network of each task and checkpoint; networks with equal shapes are counted once."""
     counted: dict[tuple[object, ...], cost.NetworkCost] = {}
     found = {}
     for pair in dict.fromkeys(job.pair for job in jobs):
@@ -132,7 +132,7 @@ def _costs(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
     )
     drawn = [job.run for job in everything if job.step == "calibrate" and not job.done]
     shapes = {run.task: protocol.named(plan.scale, run.task).input_shape for run in drawn}
-    samples = sum(plan.hyper(run)[0].samples * math.prod(shapes[run.task]) for run in drawn) / GIB  # a byte a pixel
+    samples = sum(plan.hyper(run)[0].samples * math.prod(shapes[run.task]) for run in drawn) / GIB  # one byte per pixel
     yield (
         f"on disk: checkpoints {weights:.1f} GiB, samples {samples:.1f} GiB, "
         f"quantized networks {quantized:.1f} GiB (packed codes)"
@@ -143,7 +143,7 @@ def _costs(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
 
 
 def _by_step(hours: dict[Output, float], family: dict[Output, str]) -> Iterator[str]:
-    """Yield hours by what they are for, and by family of tables."""
+    """Yield hours by stage and by family of tables."""
     families = list(dict.fromkeys(family[job] for job in hours))
     rows = {
         step: [sum(hours[job] for job in hours if (job.step, family[job]) == (step, name)) for name in families]

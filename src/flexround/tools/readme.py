@@ -57,13 +57,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace the table between its markers in the page; draw the figure of the status if there are claims."""
+    """Replace the table between its markers in the page; draw the figure of the status if the scale has claims."""
     table = {"status": status, "findings": findings, "evidence": evidence}[arguments.part](arguments)
     write_text(arguments.page, replaced(read_text(arguments.page), arguments.part, table))
 
 
 def status(arguments: argparse.Namespace) -> str:
-    """Draw the leads of the claims, and return the status of all tables."""
+    """Draw the leads from the claims, and return the status of all tables."""
     params = load_params(arguments.scale)
     standings = [standing(table, arguments.tables / f"{table.name}.csv") for _, table in sorted(params.tables.items())]
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
@@ -76,7 +76,7 @@ def status(arguments: argparse.Namespace) -> str:
 
 
 def findings(arguments: argparse.Namespace) -> str:
-    """Return how FlexRound stands against AdaRound on released networks, a row for each of ``FINDINGS``."""
+    """Return the comparison of FlexRound with AdaRound on released networks, a row for each of ``FINDINGS``."""
     params = load_params(arguments.scale)
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
     outcomes = {
@@ -98,7 +98,7 @@ def findings(arguments: argparse.Namespace) -> str:
 
 
 def _beside(entries: Iterable[Entry], recipe: str, rival: str) -> list[str]:
-    """Return bits and values: full precision, round-to-nearest, AdaRound, FlexRound, and the best other rival."""
+    """Return bits, then values: full precision, round-to-nearest, AdaRound, FlexRound, and the best other rival."""
     by_recipe = {entry.recipe: entry for entry in entries}
     ours = by_recipe[recipe]
     contest = [entry for entry in by_recipe.values() if entry.group == ours.group]
@@ -115,7 +115,7 @@ def _beside(entries: Iterable[Entry], recipe: str, rival: str) -> list[str]:
 
 
 def evidence(arguments: argparse.Namespace) -> str:
-    """Return the first table of a scale, with a link to the figure if it is there."""
+    """Return the first table of a scale, with a link to the figure if it exists."""
     params = load_params(arguments.scale)
     path = arguments.tables / f"{params.tables[1].name}.csv"
     if not path.exists():
@@ -134,10 +134,10 @@ def evidence(arguments: argparse.Namespace) -> str:
 
 
 def replaced(page: str, part: str, table: str) -> str:
-    """Return a page in which ``table`` stands between the two lines that mark a part.
+    """Return a page with ``table`` between the two lines that mark a part.
 
     Raises:
-        InputError: the page has not exactly one pair of these lines.
+        InputError: the page does not have exactly one pair of these lines.
     """
     begin, end = MARKERS[part]
     pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
@@ -148,7 +148,7 @@ def replaced(page: str, part: str, table: str) -> str:
 
 
 def status_table(standings: Iterable[Standing], scale: ScaleFacts) -> str:
-    """Return the status of every table, with differences to the paper's numbers if ``scale`` allows."""
+    """Return the status of every table, with differences from the paper's numbers if ``scale`` is comparable."""
     header = ["table", "about", "status", "cells", "FlexRound best"]
     rows = [[str(s.table.number), s.family, s.status, s.cells or MISSING, s.led or MISSING] for s in standings]
     if scale.comparable:
@@ -164,7 +164,7 @@ def status_table(standings: Iterable[Standing], scale: ScaleFacts) -> str:
 def evidence_table(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     """Return a table with a row for each method and a column for each network and number of bits.
 
-    Rows of full precision, which stand before all contests, fill every column of their network.
+    Rows of full precision, which come before all contests, fill every column of their network.
     """
     bits = list(dict.fromkeys(line.bits for line in grid.rows if any(entry.rival for entry in line.entries)))
     by_place = {(line.method, line.bits): line for line in grid.rows}
@@ -180,7 +180,7 @@ def evidence_table(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
 
 
 def ranking_table(lines: Iterable[ranking.Line]) -> str:
-    """Return how each method stands in all cells of a scale."""
+    """Return the standing of each method in all cells of a scale."""
     header = ["method", "unbeaten, % of its cells", *ranking.Line._fields[4:-1]]
     rows = [[markdown.escape(line.method), *map(str, line[3:-1])] for line in lines if line.by == ranking.ALL]
     return markdown.table([name.replace("_", " ") for name in header], rows)

@@ -1,4 +1,4 @@
-"""Make the reference that `make regress` compares with: the tables of a scale, and a tolerance for each cell."""
+"""Make the reference for `make regress`: the tables of a scale, and a tolerance for each cell."""
 
 import argparse
 import logging
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Copy the tables, their claims and errata, and write tolerances: a cell that has one keeps it."""
+    """Copy the tables, their claims and errata, and write tolerances: a cell with a tolerance keeps it."""
     params = load_params(arguments.scale)
     directory = arguments.results / params.scale.name
     tables = cli.tables(params, directory)
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _made(number: int, entries: list[Entry], arguments: argparse.Namespace, params: Params) -> dict[str, Any]:
-    """Return how a table was made: its command, and the commits, dates and machines of its evaluations."""
+    """Return the origin of a table: its command, and the commits, dates and machines of its evaluations."""
     own = [entry for entry in entries if entry.table == number]
     runs = {run for entry in own for run in origins.evaluated(entry, arguments.results.parent)}
     files = [arguments.results.parent / layout.evaluated_dir(run) / "metrics.json" for run in runs]
@@ -86,7 +86,7 @@ def _made(number: int, entries: list[Entry], arguments: argparse.Namespace, para
 
 
 def _limits(entries: list[Entry], known: Mapping[Key, Tolerance], params: Params) -> list[Tolerance]:
-    """Return the tolerance of each cell: the known one, wherever its row is now, or that of a new cell."""
+    """Return the tolerance of each cell: the known tolerance, even if its row moved, or a new cell's tolerance."""
     return [
         known[place]._replace(row=entry.row)
         if (place := _place(entry.key)) in known
@@ -101,7 +101,7 @@ def _place(key: Key) -> Key:
 
 
 def _complete(path: Path, params: Params, seeds: int | None) -> list[Entry]:
-    """Read a table and refuse what can't be a reference."""
+    """Read a table; refuse a table that can't be a reference."""
     entries = frames.load(path, Entry)
     for entry in entries:
         if not entry.value:

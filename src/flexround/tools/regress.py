@@ -1,6 +1,6 @@
-"""Compare tables with the reference; a cell that moved, for better or worse, or is missing ends with exit code 1.
+"""Compare tables with the reference; a cell that is missing or moved, for better or worse, gives exit code 1.
 
-So does a block of the subset whose budget was not enough: see ``regress.checked_runs``.
+So does a block of the subset with too small a budget: see ``regress.checked_runs``.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compare and report."""
+    """Compare the tables and report cells that moved."""
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
     path = arguments.reference / published_name(params.scale, TOLERANCES)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def report(moved: Moved, params: Params) -> str:
-    """Return the line about a cell that moved: what, how far, and where its network comes from."""
+    """Return the line about a cell that moved: its name, the difference, and its network's source."""
     run, recipes = moved.reference.run, params.recipes.recipes
     quantized = run.recipe in recipes and recipes[run.recipe].quantized
     directory = layout.quantized_dir(run) if quantized else layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
@@ -68,7 +68,7 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def _unconverged(params: Params, results: Path) -> list[checked_runs.Unit]:
-    """Return the blocks of the runs of ``params/regress.yaml`` whose iterations were not enough."""
+    """Return the blocks with too few iterations, in the runs of ``params/regress.yaml``."""
     runs = checked_runs.load().runs(params.scale.name)
     quantized = [run for run in runs if params.recipe(run.recipe).quantized]
     return checked_runs.unconverged(unit for run in quantized for unit in checked_runs.units(run, results))
@@ -87,7 +87,7 @@ def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[list[En
 
 
 def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[list[Entry], list[Entry]]]:
-    """Return the cells of the runs of ``params/regress.yaml`` in each table that shows one, and their references."""
+    """Return the cells of the runs in ``params/regress.yaml``, for each table that shows them, and their references."""
     runs = checked_runs.load().runs(params.scale.name)
 
     def chosen(entries: Iterable[Entry]) -> list[Entry]:

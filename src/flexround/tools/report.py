@@ -1,4 +1,4 @@
-"""Gather all tables and figures that are there into one HTML page, with where every number comes from, or in LaTeX."""
+"""Gather all existing tables and figures into one HTML page with the origin of every number, or into LaTeX."""
 
 import argparse
 import logging
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the program; nothing is computed that isn't there."""
+    """Write the page or the document from existing results; nothing is computed."""
     root, out = arguments.root, arguments.out
     plan = Plan(user_rows.configured(arguments.scale, arguments.own))
     user_rows.claim(plan.scale.name, arguments.scale, root)

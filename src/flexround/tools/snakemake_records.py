@@ -1,8 +1,8 @@
-"""Keep Snakemake's records of how results were made with the results, and put them back after a pull.
+"""Save Snakemake's records of how results were made beside the results, and restore the records after a pull.
 
-A record holds the parameters, the command and the sha256 of each input of an output. With the records, Snakemake knows
-what pulled results were made from, whatever the times of the files: it has nothing to do, and it still reruns what has
-changed since they were published. ``snakemake --touch`` would declare results of older code to be those of this code.
+A record holds an output's parameters and command and the sha256 of each input. With the records, Snakemake knows the
+inputs of pulled results, whatever the times of the files. It reruns only the results whose inputs changed since they
+were published. ``snakemake --touch`` would instead declare results of older code to be results of this code.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from flexround.settings.plan import Plan
 from flexround.tools import cli, verify
 
 METADATA = Path(".snakemake/metadata")
-COPIED = (".csv", ".tex", ".html", ".pdf", ".png")  # of the files beside each other, those that also lie in results/
+COPIED = (".csv", ".tex", ".html", ".pdf", ".png")  # suffixes of files that are also copied to results/
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Save or restore the records of the results below the working directory, or print which files stages make."""
+    """Save or restore the records of results below the working directory, or print the files that stages make."""
     params = load_params(arguments.scale)
     results = Path("results") / params.scale.name
     if arguments.action == "save":
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def goals(stage: str, command: str, plan: Plan) -> list[str]:
-    """Return the files that a stage makes by its command; of ``task@NAME``, all tables and figures that read it."""
+    """Return the files that a stage's command makes; for ``task@NAME``, all tables and figures that read the task."""
     if not stage.startswith("task@"):
         return [word for word in command.split() if word.startswith("results/")]
     task, served = stage.removeprefix("task@"), verify.served(plan)
@@ -69,7 +69,7 @@ def save(results: Path, kept: Path) -> None:
     """Copy the records of the outputs that exist.
 
     Raises:
-        InputError: a file is neither an output with a record nor in one.
+        InputError: a file is neither an output with a record nor inside such an output.
     """
     found = _records(METADATA)
     records = {output: record for output, record in found if output.is_relative_to(results) and output.exists()}
@@ -86,31 +86,31 @@ def save(results: Path, kept: Path) -> None:
 
 
 def restore(results: Path, kept: Path, pulled: Iterable[Path]) -> None:
-    """Give the records of what was pulled back to Snakemake, and ``results/`` its copies of tables and figures.
+    """Restore the records of pulled results for Snakemake, and the copies of tables and figures in ``results/``.
 
     Raises:
-        InputError: there are no records.
+        InputError: no records exist.
     """
     if not kept.is_dir():
         raise InputError(f"{kept}: missing; make pull fetches it")
     places = {place for place in pulled if place.is_relative_to(results) and place.exists()}
     for output, record in _records(kept):
-        if places & {output, *output.parents}:  # what else lies here was made here, maybe of other settings
+        if places & {output, *output.parents}:  # other outputs were made here, maybe with other settings
             _copy(record, METADATA / record.relative_to(kept))
-    METADATA.with_name("incomplete").mkdir(exist_ok=True)  # Snakemake takes records without it for an old format
-    _set_times(places, time.time())  # of what was pulled together nothing is newer, and a directory has no checksum
+    METADATA.with_name("incomplete").mkdir(exist_ok=True)  # without it Snakemake assumes an old format
+    _set_times(places, time.time())  # equal times for all pulled files: a directory has no checksum
     made_of = {str(output): record for output, record in _records(METADATA)}
     for file in (file for file in results.iterdir() if file.suffix in COPIED):
         copy = results.parent / file.name
         known = made_of.get(str(copy))
         if known and str(file) not in artifacts.read_json(known)["input"]:
-            copy.unlink(missing_ok=True)  # another scale's, which Snakemake would take this one for
+            copy.unlink(missing_ok=True)  # another scale's copy, which Snakemake would mistake for this one
         else:
             shutil.copyfile(file, copy)
 
 
 def _set_times(places: Iterable[Path], seconds: float) -> None:
-    """Set the times of what exists of files and directories, and of all that lies in them."""
+    """Set the times of all existing files and directories, and of everything inside them."""
     for path in (path for place in places if place.exists() for path in (place, *place.rglob("*"))):
         os.utime(path, (seconds, seconds))
 
@@ -121,7 +121,7 @@ def _copy(record: Path, target: Path) -> None:
 
 
 def _records(directory: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield output, record: a record's name is its output's path in base64, over several directories if it is long."""
+    """Yield output, record: a record's name is the output's path in base64, split into directories if it is long."""
     for record in directory.rglob("*"):
         if record.is_file():
             parts = (part.removeprefix("@") for part in record.relative_to(directory).parts)

@@ -1,4 +1,4 @@
-"""What a user may have meant by a target that Snakemake cannot make; the logger plugin shows it."""
+"""Suggestions for a target that Snakemake cannot make; the logger plugin shows them."""
 
 import contextlib
 import difflib
@@ -10,11 +10,11 @@ from flexround.results.published_results import SHARED
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
-OTHERS = (*SHARED, "report.html")  # of results/, besides tables and figures
+OTHERS = (*SHARED, "report.html")  # files of results/ besides tables and figures
 
 
 def hint(text: str) -> str:
-    """Return a line for an error of Snakemake's about a target, or nothing."""
+    """Return a hint for Snakemake's error about a target, or an empty text."""
     if "marked for report but does not exist" in text:
         made = [str(path) for kind in ("table*.csv", "real*.csv", "figure*.pdf") for path in Path("results").glob(kind)]
         return f"\nname what is made: snakemake {' '.join(sorted(made)) or 'TARGET'} --report report.html"
@@ -40,7 +40,7 @@ def files_of_scales() -> dict[str, list[str]]:
 
 
 def corrected(target: str) -> list[str]:
-    """Return a path of a run with the closest names that its scale has, if others than the path's."""
+    """Return a run's path with the closest names that its scale has, if they differ from the path's names."""
     try:
         params = load_params(target.split("/")[1])
     except (FlexRoundError, IndexError):

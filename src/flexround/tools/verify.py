@@ -1,6 +1,6 @@
-"""Compare every result of a scale with its manifest: name what is wrong, and which tables and figures it touches.
+"""Compare every result of a scale with its manifest: name wrong files, and the tables and figures that use them.
 
-So is the chain: an output says where it belongs and what it was made of, a table is what its evaluations give.
+The chain is checked, too: each output records its place and its inputs, and each table must match its evaluations.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", METRICS)  # hold the sha256 of the files beside them
-UNLISTED = {*LISTS, "record.json"}  # what a run says of it
+UNLISTED = {*LISTS, "record.json"}  # files that no manifest lists
 CONTEST = {"status", "best", "rival", "lead", "lead_stderr", "p_value"}  # depend on other seeds or rows
 FAILED = 1
 
@@ -37,11 +37,11 @@ parser = functools.partial(cli.parser, __doc__)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check the results below the working directory and print a line for each wrong file; any ends it with 1."""
+    """Check the results below the working directory; print each wrong file; any wrong file gives exit code 1."""
     plan = Plan(load_params(arguments.scale))
     root = Path("results") / plan.scale.name
     found = (file for kind in KINDS for file in sorted((root / kind).rglob("*")) if file.is_file())
-    files = [file for file in found if not file.name.startswith(".")]  # Snakemake's, and what a killed job left
+    files = [file for file in found if not file.name.startswith(".")]  # files of Snakemake and of killed jobs
     if not any(root.glob("*")):
         raise InputError(f"{root}: holds no results; make them (snakemake --cores all) or fetch them (make pull)")
     serves = served(plan)
@@ -69,13 +69,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _problem(error: InputError) -> tuple[Path, str]:
-    """Return the file that an error begins with, and what is wrong, without the way out: the last line gives it."""
+    """Return an error's file and problem, without the remedy, which the last line of the output gives."""
     place, _, reason = str(error).partition(": ")
     return Path(place), reason.partition("; ")[0]
 
 
 def _damages(path: Path, listed: set[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield what is wrong with the files of a manifest, or with an evaluation; add the files to ``listed``."""
+    """Yield the problems with the files of a manifest, or with an evaluation; add the files to ``listed``."""
     if path.name == METRICS:
         listed.add(path.with_name(PREDICTIONS))
         yield from ((path, difference) for difference in evaluated.differences(path))
@@ -86,7 +86,7 @@ def _damages(path: Path, listed: set[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _broken(path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield if a manifest, an evaluation or a gate belongs elsewhere, or other inputs of it lie there now."""
+    """Yield a problem if a manifest, an evaluation or a gate belongs elsewhere, or its inputs have changed."""
     content, place = read_json(path), path.parent if path.name in LISTS else path
     if content.get("place") != str(place):
         yield path, f"says that its place is {content.get('place')}"
@@ -96,7 +96,7 @@ def _broken(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def outdated(plan: Plan, files: Iterable[Path]) -> Iterator[str]:
-    """Yield a line for each quantized network, among the directories of ``files``, of other settings than today's."""
+    """Yield a line for each directory of ``files`` whose network was quantized with other settings than today's."""
     for directory in sorted({file.parent for file in files}):
         content = read_json(directory / "manifest.json") if (directory / "manifest.json").exists() else {}
         with contextlib.suppress(FlexRoundError):  # today's settings have no such run
@@ -106,7 +106,7 @@ def outdated(plan: Plan, files: Iterable[Path]) -> Iterator[str]:
 
 
 def _hashes(origin: Path) -> Any:
-    """Return the hashes of a directory or source as they are recorded now; None if it isn't here, or is damaged."""
+    """Return the recorded hashes of a directory or source; None if it is missing or damaged."""
     try:
         content = read_json(origin if origin.suffix == ".json" else origin / "manifest.json")
     except InputError:
@@ -115,10 +115,10 @@ def _hashes(origin: Path) -> Any:
 
 
 def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
-    """Yield the tables below ``results/SCALE`` that aren't what their evaluations give, each with one cell.
+    """Yield the tables below ``results/SCALE`` that don't match their evaluations, each with one cell.
 
-    Yield also LaTeX and HTML that aren't what their CSV gives. An evaluation that is wrong itself says nothing of a
-    table. Rows of the user's own are not computed again, nor are the contests in which they take part.
+    Also yield LaTeX and HTML that don't match their CSV. A wrong evaluation can't check a table. The user's own rows
+    and the contests with such rows are not recomputed.
     """
     published = paper_numbers.load() if params.scale.shows.published else {}
     for table in params.tables.values():
@@ -141,7 +141,7 @@ def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
 def _made(
     table: Table, params: Params, printed: Iterable[Entry], results: Path, published: Mapping[Key, float]
 ) -> dict[Key, Entry]:
-    """Return the entries of a table as its evaluations give them, of as many seeds as it was made with."""
+    """Recompute the entries of a table from its evaluations, with as many seeds as the table has."""
     seeds = dict[str, int]()
     for entry in printed:
         seeds[entry.task] = max(seeds.get(entry.task, 1), int(entry.n_seeds or 0))
@@ -153,7 +153,7 @@ def _made(
 def _differences(
     printed: Mapping[Key, Entry], found: Mapping[Key, Entry], whole: bool
 ) -> Iterator[tuple[Key, str, str]]:
-    """Yield in which field a table isn't as found; of one that isn't ``whole`` neither status nor contests are."""
+    """Yield each differing field of a table; if the table isn't ``whole``, status and contests are not compared."""
     names = [name for name in Entry._fields if whole or name not in CONTEST]
     for key, entry in found.items():
         if key not in printed:
@@ -166,7 +166,7 @@ def _differences(
 
 
 def _summary(root: Path, listed: set[Path], serves: dict[str, list[str]]) -> Iterator[str]:
-    """Yield what is here for no table, how much was checked, and what the tables need that isn't here."""
+    """Yield the directories that no table reads, the size of all checked files, and the missing directories."""
     for directory in sorted({str(file.parent) for file in listed} - set(serves)):
         yield f"{directory}: no table or figure reads it"
     size = sum(file.stat().st_size for file in listed if file.exists())
@@ -178,7 +178,7 @@ def _summary(root: Path, listed: set[Path], serves: dict[str, list[str]]) -> Ite
 
 
 def served(plan: Plan) -> dict[str, list[str]]:
-    """Return directory or gate -> ``table3``, ``figure7``, ... that are made from it, of what the scale can make."""
+    """Return directory or gate -> the tables and figures of the scale that need it, such as ``table3``, ``figure7``."""
     products: dict[str, list[str]] = {}
     for name, runs, measured in plan.shown(plan.complete_tables(), plan.complete_figures()):
         for place in sorted({output.place for run in runs for output in plan.outputs(run, measured)}):

@@ -1,4 +1,4 @@
-"""Pydantic models of ``params/claims.yaml``: what the paper says its numbers show."""
+"""Pydantic models of ``params/claims.yaml``: the paper's statements about its numbers."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ CLAIMS = PARAMS / "claims.yaml"
 
 
 class Claim(Strict):
-    """One statement of the paper: in each cell where both rows of a pair stand, the first is better, unless bounded."""
+    """One statement of the paper: in each cell with both rows of a pair, the first row is better, unless bounded."""
 
     where: str = Field(description="section or appendix of the paper, and how it is said there if not in words")
     text: str
@@ -35,7 +35,7 @@ class Claim(Strict):
         """Yield the cells of a table or figure that the claim compares, pair by pair."""
         by_place = {(cell.run.recipe, *_place(cell)): cell for cell in cells}
         for one, other in self.pairs:
-            pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\w+)", re.escape(one))  # a {name} is one part between hyphens
+            pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\w+)", re.escape(one))  # a {name} has no hyphen
             for cell in filter(self._covers, cells):
                 names = re.fullmatch(pattern, cell.run.recipe)
                 rival = by_place.get((other.format(**names.groupdict()), *_place(cell))) if names else None
@@ -43,13 +43,13 @@ class Claim(Strict):
                     yield cell, rival
 
     def room(self, margin: float, metric: str) -> float:
-        """Return how far a margin is inside what the claim says; below zero it contradicts the claim."""
+        """Return the distance of a margin from the claim's limit; a negative distance contradicts the claim."""
         if self.similar:
             return self.similar[metric] - abs(margin)
         return margin + self.within.get(metric, 0.0)
 
     def criterion(self, metric: str) -> str:
-        """Return what the claim says of a metric, in words."""
+        """Return the claim's criterion for a metric, in words."""
         if self.similar:
             return f"differs by less than {self.similar[metric]:g}"
         return f"worse by less than {self.within[metric]:g}" if self.within else "better"
@@ -69,10 +69,10 @@ class Claims(Strict):
 
 
 def _place(cell: Cell) -> tuple[str, str, str]:
-    """Return what the rows of a comparison share."""
+    """Return the section, column and metric of a cell, which both rows of a comparison share."""
     return cell.key.section, cell.key.column, cell.key.metric
 
 
 def budget_key(run: Run) -> str:
-    """Return what all seeds of a run share."""
+    """Return task, checkpoint and recipe of a run as one key, which all its seeds share."""
     return f"{run.task}/{run.checkpoint}/{run.recipe}"

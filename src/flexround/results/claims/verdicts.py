@@ -1,7 +1,7 @@
 """The paper's claims: each comparison with its published margin, ours, its verdict and its outcome.
 
-A verdict says whether the claim holds beyond the noise, an outcome which side is better after correction for the number
-of comparisons of a scale. ``claims.csv`` has a line for each comparison.
+A verdict tells whether the claim holds beyond the noise. An outcome names the better side after the p values are
+corrected for the number of comparisons in a scale. ``claims.csv`` has a line for each comparison.
 """
 
 import itertools
@@ -68,47 +68,47 @@ class JudgedClaim(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many comparisons have each verdict."""
+        """The number of comparisons with each verdict."""
         return total([self])
 
     @property
     def published(self) -> Counter[str]:
-        """How many of the paper's own margins hold, are equal, or don't hold."""
+        """The number of the paper's own margins that hold, are equal, or don't hold."""
         return Counter(line.published for line in self.lines if line.published)
 
 
 class Place(NamedTuple):
-    """A table or figure: its cells, and the published numbers of those whose number can be compared."""
+    """A table or figure: its cells, and the published numbers of the comparable cells."""
 
     cells: list[Cell]
     numbers: Mapping[Key, float]
 
 
 class Comparison(NamedTuple):
-    """One pair of cells that a claim is about. Margins are positive where ``one`` is better."""
+    """One pair of cells that a claim compares. Margins are positive where ``one`` is better."""
 
     name: str  # of the claim
     claim: Claim
     place: str  # table or figure
-    one: Cell  # which the claim says is better, or no worse
+    one: Cell  # the better or no worse cell, according to the claim
     other: Cell
-    published: float | None  # the paper's margin; None where it has no numbers to compare
+    published: float | None  # the paper's margin; None if a published number is missing
 
     @property
     def lead(self) -> Lead | None:
-        """How ``one`` stands against ``other``; None before all seeds of both are there."""
+        """The lead of ``one`` over ``other``; None until all seeds of both are evaluated."""
         return between(self.one, self.other) if self.one.complete and self.other.complete else None
 
     @property
     def published_room(self) -> float | None:
-        """How far the published margin is inside what the claim says."""
+        """The distance of the published margin from the claim's limit; negative if it contradicts the claim."""
         return None if self.published is None else round(self.claim.room(self.published, self.one.key.metric), EXACT)
 
 
 def compare(claims: Mapping[str, Claim], places: Mapping[str, Place], file: str = CLAIMS.name) -> list[Comparison]:
     """Return the comparisons of all claims, claim by claim, in tables and figures, e.g. "table 3".
 
-    ``file`` is what the file of the claims is called in errors.
+    Error messages call the file of claims ``file``.
 
     Raises:
         SettingsError: a claim names an unknown place, or compares nothing in one of its tables.
@@ -127,9 +127,9 @@ def compare(claims: Mapping[str, Claim], places: Mapping[str, Place], file: str 
 
 
 def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float | None) -> str:
-    """Return the verdict on a claim: it holds, or does not, only where chance can't be why.
+    """Return the verdict on a claim: it holds or fails only if chance can't explain the margin.
 
-    Margin and noise are in one unit. The p-value, of "both are equally good", tells nothing of a claim with a bound.
+    Margin and noise have the same unit. The p value tests "both are equally good"; a claim with a bound ignores it.
     """
     bounded = claim.within or claim.similar
     side = decided(claim.room(margin, metric), noise, None if bounded else p_value)
@@ -137,19 +137,19 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
 
 
 def judged(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds: Claims) -> pd.DataFrame:
-    """Return one line per comparison of a scale, whose p-values are adjusted for all of them.
+    """Return one line per comparison of a scale, with p values adjusted for all comparisons.
 
-    ``budgets`` are the iterations of a block, by ``budget_key``; ``bounds`` have those within which methods are equal.
+    ``budgets`` are the iterations of a block by ``budget_key``; ``bounds`` has the limits for equal methods.
     """
     lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
     return frames.made(with_outcomes(lines, bounds), Judgement._fields)
 
 
 def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[dict[str, str]]:
-    """Return the lines of a ``claims.csv``, text by column, with ``p_adjusted`` and ``outcome`` if they have a p-value.
+    """Return the lines of a ``claims.csv``, text by column, with ``p_adjusted`` and ``outcome`` if they have a p value.
 
-    Benjamini and Hochberg's method adjusts the p-values for all lines, which are those of one scale. The unrounded
-    ``apart``, which is no column, decides whether methods are equal.
+    Benjamini and Hochberg's method adjusts the p values for all lines; the lines are from one scale. The unrounded
+    ``apart``, which is not a column, decides whether methods are equal.
     """
     found = [dict(line) for line in lines]
     tested = [line for line in found if line.get("p_value")]
@@ -159,10 +159,10 @@ def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[di
 
 
 def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
-    """Return how the first method stands: ahead if adjusted p and 95 % interval, margin ± noise, both say so.
+    """Return the outcome: a method is better if the adjusted p value and the 95 % interval, margin ± noise, agree.
 
-    It is equal to the second one if ``paired.Difference.apart`` lies within the bound: two one-sided tests at 2.5 %.
-    Else this end of the interval, rounded up, says how far apart the two may be.
+    Otherwise both are equal if ``paired.Difference.apart`` is within the bound: two one-sided tests at 2.5 %. If it is
+    not, the outcome is undecided and gives ``apart``, rounded up.
     """
     if side := decided(float(line["margin"]), float(line["noise"] or math.inf), p):
         return BETTER if side > 0 else WORSE
@@ -175,9 +175,9 @@ def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
 
 
 def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | None:
-    """Return the published margin in points, of a relative metric in percent of the other number.
+    """Return the published margin in points, or for a relative metric in percent of the other number.
 
-    It is None where one of the numbers is missing.
+    The margin is None if one of the numbers is missing.
     """
     if one.key not in numbers or other.key not in numbers:
         return None
@@ -187,7 +187,7 @@ def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | 
 
 
 def _identity(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:
-    """Return what is compared, and the iterations of both sides; full precision has none."""
+    """Return the names of both sides and their iterations; full precision has no iterations."""
     one, other = comparison.one, comparison.other
     facts = one.key._asdict() | vars(one.run) | {"claim": comparison.name, "place": comparison.place}
     facts |= {"one": one.key.method, "other": other.key.method, "other_recipe": other.run.recipe}
@@ -197,7 +197,7 @@ def _identity(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, s
 
 
 def _published_side(comparison: Comparison) -> dict[str, str]:
-    """Return the published margin and whether it is what the claim says."""
+    """Return the published margin and whether it supports the claim."""
     if (room := comparison.published_room) is None:
         return {}
     published = "equal" if room == 0 else HOLDS if room > 0 else FAILS
@@ -222,16 +222,16 @@ def _ours(comparison: Comparison) -> dict[str, str]:
 
 
 def load(path: Path, scale: Scale) -> list[JudgedClaim]:
-    """Read the ``claims.csv`` of a scale; no claims if it isn't made."""
+    """Read the ``claims.csv`` of a scale; return no claims if the file is missing."""
     lines = frames.load(path, Judgement)
     return by_claim(lines, validation.load(Claims, scale.claims_file).claims, str(path)) if lines else []
 
 
 def by_claim(lines: Iterable[Judgement], claims: Mapping[str, Claim], name: str = "claims CSV") -> list[JudgedClaim]:
-    """Return the claims of the lines of a ``claims.csv`` in its order; ``name`` is what it is called in errors.
+    """Group the lines of a ``claims.csv`` by claim, in the file's order; error messages call the file ``name``.
 
     Raises:
-        InputError: a claim that ``claims`` lacks.
+        InputError: ``claims`` lacks a claim of the file.
     """
     judged = []
     for claim, of_claim in itertools.groupby(lines, key=lambda line: line.claim):
@@ -242,16 +242,16 @@ def by_claim(lines: Iterable[Judgement], claims: Mapping[str, Claim], name: str 
 
 
 def total(judged: Iterable[JudgedClaim]) -> dict[str, int]:
-    """Return how many comparisons of claims have each verdict."""
+    """Return the number of comparisons with each verdict."""
     counts = Counter(line.verdict for claim in judged for line in claim.lines)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 def against_adaround(claims: Iterable[JudgedClaim]) -> list[Judgement]:
-    """Return the comparisons of FlexRound with AdaRound that were run, in rows that differ in the rounding.
+    """Return the evaluated comparisons of FlexRound with AdaRound whose rows differ only in the rounding.
 
-    A scale may give the two other iterations, which each line has. Each cell of a table is there once; tables that
-    share runs count them once each.
+    A scale may give the two methods different iterations; each line lists both. Each cell of a table counts once; a
+    run that several tables show counts once per table.
     """
     found = {}
     for line in (line for claim in claims for line in claim.lines):

@@ -1,4 +1,4 @@
-"""Metric and error of methods against the budget: iterations of a block, and CPU seconds of all blocks."""
+"""Metric and error of methods against the budget: iterations per block, and CPU seconds of all blocks."""
 
 import itertools
 import statistics
@@ -18,7 +18,7 @@ from flexround.settings.tables import Budgets
 
 
 class Point(NamedTuple):
-    """A run of the figure, a row of its CSV file."""
+    """One run of the figure: a row of its CSV file."""
 
     panel: str
     method: str
@@ -37,7 +37,7 @@ def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
     """Return the points of a figure, panel by panel, from evaluated runs and the records of their reconstructions.
 
     Raises:
-        InputError: an evaluated run or a record that can't be used.
+        InputError: an evaluated run or a record is unusable.
     """
     points = []
     for panel in figure.panels:
@@ -69,7 +69,7 @@ def draw(points: Sequence[Point], title: str, scale: str) -> Figure:
 
 
 def _lines(axes: Axes, points: Sequence[Point], x: str, y: str) -> None:
-    """Draw a line for each method, with logarithmic budgets."""
+    """Draw a line for each method on a logarithmic axis of budgets."""
     for index, method in enumerate(dict.fromkeys(point.method for point in points)):
         own = sorted((point for point in points if point.method == method), key=lambda point: getattr(point, x))
         look = {"color": METHOD_COLOURS[index], "marker": METHOD_MARKERS[index], "markersize": 3, "linewidth": 1.2}

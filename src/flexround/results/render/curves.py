@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 
 from flexround.results.render.figure_style import GREY, METHOD_COLOURS, METHOD_MARKERS, guide, link, new_figure, style
 
-STAGGER = 0.05  # of the way between bits, so that error bars of several methods can be told apart
-WINDOW = 6.0  # points below full precision: what is worse is named, so that it does not flatten all others
-FAR, LEAST = 3, 0.05  # where the values have another unit: medians of the distance, and of full precision
+STAGGER = 0.05  # of the distance between bits, so that error bars of several methods don't overlap
+WINDOW = 6.0  # points below full precision: worse values are listed, or they would flatten all others
+FAR, LEAST = 3, 0.05  # for other units: multiples of the median distance, and of full precision
 IN_A_ROW = 3
-METHODS = len(METHOD_COLOURS)  # look different; further ones look like the first again
+METHODS = len(METHOD_COLOURS)  # with distinct looks; further methods repeat them
 
 
 @dataclasses.dataclass(frozen=True)
 class CurvePoint:
-    """The value of a method at a place of the horizontal axis, and how long its bar is; full precision has no place."""
+    """A method's value at a place of the horizontal axis, with its bar's length; full precision has no place."""
 
     panel: str
     method: str
@@ -32,22 +32,22 @@ class CurvePoint:
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """What the axes of all panels say."""
+    """The labels shared by the axes of all panels."""
 
     x: str
     y: str = "accuracy (%)"
-    sizes: bool = False  # logarithmic, and of numbers; else bits, side by side
+    sizes: bool = False  # a logarithmic axis of numbers; else bits, side by side
     window: float | None = WINDOW
 
 
 def of_seeds(panel: str, method: str, at: str, values: Sequence[float]) -> CurvePoint:
-    """Return the mean over seeds with a bar of one standard deviation; the bar of one seed has no length."""
+    """Return the mean over seeds with a bar of one standard deviation; for one seed the bar has no length."""
     bar = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return CurvePoint(panel, method, at, float(np.mean(values)), bar)
 
 
 def seeds(found: Sequence[Sequence[float]]) -> str:
-    """Return what the error bars show and over how many seeds, given the values of each point."""
+    """Return the meaning of the error bars and the number of seeds, given the values of each point."""
     counts = sorted({len(values) for values in found})
     if counts == [1]:
         return "one seed"
@@ -55,7 +55,7 @@ def seeds(found: Sequence[Sequence[float]]) -> str:
 
 
 def places(points: Iterable[CurvePoint]) -> list[str]:
-    """Return the places of the horizontal axis in their order."""
+    """Return the ordered places of the horizontal axis."""
     return sorted({point.at for point in points if point.at}, key=lambda at: [int(part) for part in at.split("/")])
 
 
@@ -104,7 +104,7 @@ def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> 
 
 
 def _leave_out(axes: Axes, points: Sequence[CurvePoint], best: float, window: float | None) -> None:
-    """End the axis at ``window`` from full precision if something is beyond it, and say what."""
+    """End the axis at ``window`` from full precision if some points are beyond it, and list these points."""
     distances = [abs(point.value - best) for point in points]
     reach = window or max(FAR * statistics.median(distances), LEAST * best)
     beyond = [point for point in points if abs(point.value - best) > (reach if window else 2 * reach)]

@@ -31,7 +31,7 @@ class PaperPart(Strict):
 
 
 def parts(names: Sequence[str]) -> tuple[PaperPart, ...]:
-    """Return ``names`` of tables and figures in the paper's parts and order, then those that it doesn't have."""
+    """Return ``names`` of tables and figures in the paper's parts and order, then all other names."""
     paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(ORDER))
     known = {item for part in paper for item in part.items}
     kept = [part.model_copy(update={"items": tuple(item for item in part.items if item in names)}) for part in paper]
@@ -40,10 +40,10 @@ def parts(names: Sequence[str]) -> tuple[PaperPart, ...]:
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
-    """Return the LaTeX document of what is in ``root``/results; what isn't there is named on its first page.
+    """Return the LaTeX document of all results in ``root``/results; its first page lists missing results.
 
-    A table that isn't made there is shown as this repository publishes it, and says so. ``figures`` is their directory,
-    seen from where the document is compiled.
+    A missing table is replaced by the published table, with a note in its caption. ``figures`` is the directory of
+    figures, relative to the directory in which the document is compiled.
     """
     directory = root / "results" / plan.scale.name
     names = [table.name for _, table in sorted(plan.params.tables.items())]
@@ -71,7 +71,7 @@ def source(root: Path, plan: Plan, figures: str) -> str:
 
 
 def _published(root: Path, plan: Plan, table: Table) -> str | None:
-    """Return the fragment of a table as it is published, which its caption says; None if there is none of the scale."""
+    """Return the published fragment of a table, with a note in its caption; None if the scale has none."""
     path = published_results.find_published(root, plan.scale, f"{table.name}.csv")
     if path is None:
         return None
@@ -80,7 +80,7 @@ def _published(root: Path, plan: Plan, table: Table) -> str | None:
 
 
 def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
-    """Return the different environments in which the scale's numbers were evaluated, and how many runs were in each."""
+    """Return the environments in which the scale's numbers were evaluated, with the number of runs in each."""
     evaluated = sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json"))
     found = (read_json(path)["environment"] | {"date": None} for path in evaluated)
     counts = Counter(json.dumps(environment, sort_keys=True) for environment in found)

@@ -1,6 +1,6 @@
-"""How every figure looks and is written: one style, colours that colour-blind readers can tell apart, stable bytes.
+"""The style and files of every figure: one look, colours for colour-blind readers, stable bytes.
 
-A figure is drawn once: as PDF and PNG for files, as SVG with links for the report.
+A figure is drawn once, then written as PDF and PNG files, or as SVG with links for the report.
 """
 
 import functools
@@ -25,8 +25,8 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 METHOD_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 METHOD_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PNG_DPI = 150
-METADATA = {".pdf": {"CreationDate": None, "Producer": None}, ".png": {"Software": None}}  # what is left out
-LETTERS = 15  # of a title, in an inch
+METADATA = {".pdf": {"CreationDate": None, "Producer": None}, ".png": {"Software": None}}  # omitted metadata
+LETTERS = 15  # of a title, per inch
 
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -46,19 +46,19 @@ STYLE = {
     "ytick.labelsize": 7,
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,  # TrueType: some publishers refuse type 3
-    "svg.fonttype": "none",  # text stays text: it follows the page's theme and can be found
+    "svg.fonttype": "none",  # text stays text: it follows the page's theme and is searchable
 }
 
 
 def style() -> "matplotlib.RcParams":
-    """Return a context with the suite's style, whatever the user's matplotlibrc says."""
+    """Return a context with the suite's style, independent of the user's matplotlibrc."""
     return matplotlib.rc_context(matplotlib.rcParamsDefault | STYLE)
 
 
 def new_figure(width: float, height: float, title: str, scale: str) -> Figure:
-    """Return an empty figure (sizes in inches) whose title ends in the scale; no pyplot, so no global state.
+    """Return an empty figure (sizes in inches) whose title ends with the scale; without pyplot's global state.
 
-    Without a title it has none: the report has its own headings.
+    An empty ``title`` gives a figure without title: the report has its own headings.
     """
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
@@ -76,7 +76,7 @@ def guide(axes: Axes, **levels: float) -> None:
 
 
 def link(axes: Axes, x: ArrayLike, y: ArrayLike, sheets: Sequence[str]) -> None:
-    """Lay links to sheets of the report over points; without sheets nothing is laid."""
+    """Put links to sheets of the report on points; without sheets do nothing."""
     if any(sheets):
         points = axes.scatter(x, y, s=40, alpha=0, zorder=5)
         points.set_urls([f"#cell-{sheet}" if sheet else None for sheet in sheets])
@@ -85,13 +85,13 @@ def link(axes: Axes, x: ArrayLike, y: ArrayLike, sheets: Sequence[str]) -> None:
 def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
     """Return a figure without background as an SVG element for a page, equal for equal figures.
 
-    ``name`` is unlike all others of the page; ``said`` has what is said of the sheets that points link to.
+    ``name`` is unique on the page; ``said`` has a description of each sheet that points link to.
     """
     text = io.StringIO()
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
         for part in (figure, *figure.axes):
             part.patch.set_facecolor("none")
-        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})  # savefig would draw it twice
+        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})  # savefig draws it twice
     drawn = text.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"', "", drawn, flags=re.DOTALL)
@@ -110,7 +110,7 @@ def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
 
 
 def save(figure: Figure, *paths: Path) -> None:
-    """Write a figure to PDF and PNG files atomically, without dates or versions: equal figures are equal files."""
+    """Write a figure to PDF and PNG files atomically, without dates or versions: equal figures give equal files."""
     with style():
         for path in paths:
             atomic_write(path, functools.partial(figure.savefig, metadata=METADATA.get(path.suffix), dpi=PNG_DPI))

@@ -1,6 +1,6 @@
-"""HTML by Jinja templates: a table as a self-contained page, and the helpers of every page.
+"""HTML from Jinja templates: a table as a self-contained page, and helpers for every page.
 
-A cell of the page has our value, the paper's beside it, and the rest on hover.
+A cell of the page shows our value beside the paper's value, and the rest on hover.
 """
 
 import json
@@ -16,26 +16,26 @@ from flexround.results.render import words
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
-DIGITS = 6  # significant ones; the rest is floating-point error
+DIGITS = 6  # significant digits; the rest is floating-point error
 
 
 def link(text: str, target: str) -> str:
-    """Return a text that links to an identifier of the page; without one it is the text alone."""
+    """Return a text that links to an identifier of the page; without identifier return the text alone."""
     return Markup('<a href="#{}">{}</a>').format(target, text) if target else text
 
 
 def bar(text: object, share: float, kind: str = "") -> Markup:
-    """Return a text before a bar of ``share`` percent of its cell, which may be ``good`` or ``bad``."""
+    """Return a text before a bar that fills ``share`` percent of its cell; the bar may be ``good`` or ``bad``."""
     return Markup('<span class="bar {}" style="--share: {:.0f}%">{}</span>').format(kind, share, text)
 
 
 def is_number(value: object) -> bool:
-    """Return whether the text of a cell begins with a number, or is none."""
+    """Return whether the text of a cell begins with a number, is a dash or is empty."""
     return not re.match(r"(?![+-]?\d|< \d)[^-—]", Markup(inline(value)).striptags())
 
 
 def inline(value: Any) -> str:
-    """Return a value in one line: nothing for None, truth values as in JSON."""
+    """Return a value on one line: empty for None, booleans as in JSON."""
     if isinstance(value, dict):
         return ", ".join(f"{key}: {inline(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
@@ -72,12 +72,12 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
 
 
 def hover(entry: Entry) -> str:
-    """Return a cell's status, uncertainty, significance and runs in one line."""
+    """Return a cell's status, uncertainty, significance and runs on one line."""
     return "; ".join([told(entry), "/".join(filter(None, (entry.task, entry.checkpoint, entry.recipe)))])
 
 
 def told(entry: Entry) -> str:
-    """Return a cell's status, uncertainty and significance in one line."""
+    """Return a cell's status, uncertainty and significance on one line."""
     parts = [entry.status]
     if entry.n_examples:
         several = int(entry.n_seeds or 0) > 1

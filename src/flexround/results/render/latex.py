@@ -11,10 +11,10 @@ from flexround.results.render.words import absent, legend, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
 
-HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pull the number columns apart
-FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
+HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would spread the number columns
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # scales down a table that is too wide
 DAGGER = r"\dag"
-SLASH = r"@{~/~}"  # bold digits are wider than S reserves; a thin space would let them touch the slash
+SLASH = r"@{~/~}"  # bold digits exceed S's width; with a thin space they would touch the slash
 LATEX = HTML.overlay(  # << >> and <% %>, because braces are LaTeX's own
     block_start_string="<%",
     block_end_string="%>",
@@ -34,7 +34,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     r"""Return a table as a LaTeX fragment for ``\input``.
 
     Raises:
-        SettingsError: the spec's rows or descriptive columns don't fit the CSV.
+        SettingsError: the spec's rows or descriptive columns don't match the CSV.
     """
     marks = legend(grid, partial=_superscript(DAGGER), missing="---")
     return LATEX.get_template("table.tex").render(
@@ -56,7 +56,7 @@ def escape(text: str) -> str:
 
 
 def _groups(grid: TableGrid, table: Table) -> list[tuple[str, list[list[str]]]]:
-    """Return the rows between two rules, and the rule above them: a short one inside a section that stands first."""
+    """Return groups of rows, each with the rule above it: a short rule within a section shown in the first column."""
     rows = table.rows()
     if rows and len(rows) != len(grid.rows):
         raise SettingsError(f"{table.place}: {len(rows)} rows in params/tables, {len(grid.rows)} in the CSV")
@@ -71,9 +71,9 @@ def _groups(grid: TableGrid, table: Table) -> list[tuple[str, list[list[str]]]]:
 
 
 def _descriptive(line: GridRow, row: Row | None, grid: TableGrid, table: Table) -> list[str]:
-    """Return the cells left of the numbers: section and bits if the table has them, the extra ones, and the method.
+    """Return the cells left of the numbers: section and bits if the table has them, extra cells, and the method.
 
-    A section is named in the middle of its rows, anew after those of another. Rows of settings have no ``row``.
+    A section's name is in the middle of its rows, and again if the section returns later. Settings have no ``row``.
     """
     cells = []
     if any(other.section for other in grid.rows):
@@ -95,11 +95,11 @@ def _descriptive(line: GridRow, row: Row | None, grid: TableGrid, table: Table) 
 
 
 def _numbers(line: GridRow, table: Table) -> list[str]:
-    """Return one cell for each metric of each column, the last of a column over the width that is left."""
+    """Return one cell for each metric of each column; the last cell of a column fills the remaining width."""
     texts = []
     for cell, width in zip(line.cells, line.widths, strict=True):
         *first, last = map(_number, cell)
-        # a cell's metrics come from the same runs; what marks it takes no width
+        # a cell's metrics come from the same runs; its mark takes no width
         marks = table.mark(line.row, cell[0].column) + (DAGGER if cell[0].status == "partial" else "")
         last += rf"\rlap{{{_superscript(marks)}}}" if marks else ""
         texts += [*first, rf"\multicolumn{{{span}}}{{c}}{{{last}}}" if (span := width - len(first)) > 1 else last]
@@ -118,13 +118,13 @@ def _superscript(marks: str) -> str:
 
 
 def _format(grid: TableGrid, table: Table) -> str:
-    """Return the column format: text, then a column for each metric with a slash between those of one column."""
+    """Return the column format: text, then an S column for each metric, with slashes within a table column."""
     texts = ["l" if header == "Method" else "c" for header in table.descriptive]
     if table.settings:
         return "".join(texts) + "c" * len(grid.columns)
     for index, column in enumerate(grid.columns):
         values = [[entry.value for entry in line.cells[index]] for line in grid.rows]
-        whole = [  # digits before the point of the widest
+        whole = [  # most digits before the decimal point
             max(2, *(len(of_row[metric].partition(".")[0]) for of_row in values if metric < len(of_row)))
             for metric in range(column.width)
         ]

@@ -1,4 +1,4 @@
-"""How far FlexRound is ahead of AdaRound: all cells against what chance explains."""
+"""FlexRound's lead over AdaRound in all cells, in multiples of the noise."""
 
 import math
 from collections import Counter
@@ -17,16 +17,16 @@ VERDICTS = {  # words, colour and marker of each verdict
     NOISE: ("inside the noise", GREY, "x"),
     FAILS: ("worse", ORANGE, "v"),
 }
-REACH = 8.0  # in multiples of the noise; what is farther off stands at the edge
-HEIGHT = 0.26  # inches a table
-SPREAD = 0.5  # of a table's height, over which its points lie so that they can be told apart
+REACH = 8.0  # in multiples of the noise; larger leads are drawn at the edge
+HEIGHT = 0.26  # inches per table
+SPREAD = 0.5  # share of a table's height over which its points are spread, to keep them apart
 GOLDEN = 0.618
 
 
 def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[str] = ()) -> Figure:
-    """Draw one line of points for each table, with how many are better, inside the noise and worse.
+    """Draw one line of points for each table, with the counts of better, worse and points inside the noise.
 
-    ``lines`` compare FlexRound with AdaRound; the points link to ``sheets`` of the report, if there are any.
+    ``lines`` compare FlexRound with AdaRound; points link to ``sheets`` of the report, if given.
 
     Raises:
         InputError: there are no comparisons.
@@ -62,7 +62,7 @@ def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[st
 
 
 def places(names: Iterable[str]) -> list[str]:
-    """Return tables and figures once each, in their order: tables first."""
+    """Return the distinct tables and figures in order, tables first."""
     return sorted(set(names), key=lambda place: (place.startswith("figure"), int(place.split()[-1])))
 
 
@@ -74,7 +74,7 @@ def multiple(margin: str, noise: str) -> float:
 
 
 def _count(axes: Axes, lines: Sequence[Judgement], shown: Sequence[str]) -> None:
-    """Write beside each table how many of its cells have which verdict."""
+    """Write beside each table the number of its cells with each verdict."""
     counts = Counter((line.place, line.verdict) for line in lines)
     beside = axes.get_yaxis_transform()
     for y, place in enumerate(shown):

@@ -1,4 +1,4 @@
-"""Where the numbers come from: a sheet for each run, with its cells and files, and the cost of the jobs behind it."""
+"""The origin of the numbers: a sheet for each run with its cells, its files and the cost of its jobs."""
 
 import dataclasses
 import shlex
@@ -19,7 +19,7 @@ from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Setting, Table
 
-STAGES = {  # the directory below results/SCALE in which a job's result lies -> the stage as a reader knows it
+STAGES = {  # directory of a job's result below results/SCALE -> the stage's name for readers
     "data": "data",
     "checkpoints": "fine-tune",
     "gates": "gate",
@@ -28,7 +28,7 @@ STAGES = {  # the directory below results/SCALE in which a job's result lies -> 
     "evaluated": "evaluate",
 }
 COMMAND = "To make it again"  # title of a sheet's commands, one for each seed
-DIGITS = 4  # significant ones, of errors, seconds and megabytes
+DIGITS = 4  # significant digits of errors, seconds and megabytes
 BLOCK = {
     "block": "block",
     "phase": "phase",
@@ -40,21 +40,21 @@ BLOCK = {
     "peak_mb": "peak MB",
 }
 ERRORS = ("error_rtn", "error_soft", "error_hard")
-MACHINE = ("commit", "date", "device", "processor", "simd")  # of the environment of an evaluation
+MACHINE = ("commit", "date", "device", "processor", "simd")  # keys of an evaluation's environment
 
 
 class Sheet(NamedTuple):
-    """What is recorded of a run, over all of its seeds."""
+    """The records of a run, for all of its seeds."""
 
     name: str
-    cells: list[tuple[str, str, str]]  # each of its cells: identifier on the page, place in its table, what it says
-    sections: dict[str, Any]  # facts by title: a dict, or a list of rows of which the first is the header
+    cells: list[tuple[str, str, str]]  # for each cell: identifier on the page, place in its table, value with status
+    sections: dict[str, Any]  # facts by title: a dict, or a list of rows with its header first
 
 
 def sheets(root: Path, plan: Plan, standings: Sequence[Standing], own: str | None = None) -> list[Sheet]:
-    """Return a sheet for each run or setting that tables show, as ``root``/results tells.
+    """Return a sheet for each run or setting that tables show, from the records in ``root``/results.
 
-    ``own`` is the user's file whose rows are among the tables.
+    ``own`` is the user's file of own rows, which the tables include.
     """
     made: dict[str, Sheet] = {}
     for s in standings:
@@ -73,12 +73,12 @@ def sheets(root: Path, plan: Plan, standings: Sequence[Standing], own: str | Non
 
 
 def sheet_of(entry: Entry) -> str:
-    """Return the name of the sheet of a number that was measured."""
+    """Return the name of the sheet for a measured number."""
     return "/".join((entry.task, entry.checkpoint, entry.recipe))
 
 
 def evaluated(entry: Entry, root: Path) -> list[Run]:
-    """Return the runs that a cell is the median of: the first ``n_seeds`` that are evaluated."""
+    """Return the runs behind a cell's median: the first ``n_seeds`` evaluated runs."""
     count = int(entry.n_seeds or 0)
     files = (root / layout.evaluated_dir(entry.run)).parent.glob("seed*/metrics.json") if count else ()
     seeds = sorted(int(path.parent.name.removeprefix("seed")) for path in files)
@@ -86,7 +86,7 @@ def evaluated(entry: Entry, root: Path) -> list[Run]:
 
 
 def _setting(table: Table, setting: Setting, plan: Plan) -> dict[str, str]:
-    """Return which setting of the pipeline a cell of a settings table shows, and where that comes from."""
+    """Return the pipeline's setting that a cell of a settings table shows, with its source."""
     task = setting.task or table.tasks[0]
     facts = {"read": setting.setting, "task": task, "checkpoints": ", ".join(setting.checkpoints)}
     if setting.recipe:
@@ -96,7 +96,7 @@ def _setting(table: Table, setting: Setting, plan: Plan) -> dict[str, str]:
 
 
 def sections(root: Path, plan: Plan, first: Run, seeds: Sequence[Run], own: str | None = None) -> dict[str, Any]:
-    """Return what ``root``/results records about the evaluated seeds of a run; what isn't there is left out."""
+    """Return the records in ``root``/results about the evaluated seeds of a run; missing records are left out."""
     found: dict[str, Any] = {COMMAND: [command(root, plan, run, own) for run in seeds or [first]]}
     for run in seeds:
         quantized = root / layout.quantized_dir(run)
@@ -116,7 +116,7 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def command(root: Path, plan: Plan, run: Run, own: str | None = None) -> str:
-    """Return how the run is computed again from a clone; a recipe that the settings lack is of a file of the user's."""
+    """Return the command that recomputes a run from a clone; a recipe unknown to the settings is the user's."""
     known = run.recipe in plan.params.recipes.recipes
     scale = shlex.quote(f"scale={user_rows.given_as(run.scale, root)}")
     config = scale + (f" {shlex.quote(f'own={own}')}" if own else "" if known else " own=FILE")
@@ -124,13 +124,13 @@ def command(root: Path, plan: Plan, run: Run, own: str | None = None) -> str:
 
 
 def _recipe(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a quantized network, and among which it was selected."""
+    """Return the recipe of a quantized network, and the candidates from which it was selected."""
     facts = {key: value for key, value in manifest.get("recipe", {}).items() if value not in (None, [], {})}
     return facts | {key: manifest[key] for key in ("rounding", "selected") if key in manifest}
 
 
 def _settings(manifest: dict[str, Any]) -> list[list[Any]]:
-    """Return each effective hyper-parameter, first what it means, with its source."""
+    """Return each effective hyper-parameter: meaning, key, value and source."""
     sources = manifest.get("hyper_sources", {})
     rows = [
         [words.of(key), key, value, sources.get(key, "")] for key, value in sorted(manifest.get("hyper", {}).items())
@@ -139,7 +139,7 @@ def _settings(manifest: dict[str, Any]) -> list[list[Any]]:
 
 
 def _blocks(record: dict[str, Any]) -> list[list[Any]]:
-    """Return error, seconds and memory of each block; a bar behind an error is its part of the largest."""
+    """Return error, seconds and memory of each block; the bar behind an error is its share of the largest error."""
     blocks = record.get("blocks", [])
     largest = max((block.get(key) or 0.0 for block in blocks for key in ERRORS), default=0.0)
     rows = []
@@ -151,20 +151,20 @@ def _blocks(record: dict[str, Any]) -> list[list[Any]]:
 
 
 def _short(value: Any) -> Any:
-    """Return a float with few digits, anything else as it is."""
+    """Return a float with few digits, any other value unchanged."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _hashes(root: Path, places: list[str]) -> dict[str, str]:
-    """Return the sha256 of each job's manifest, which lists those of its files, of the gate and of the metrics."""
+    """Return the sha256 of each job's manifest (which lists its files' hashes), of the gate and of the metrics."""
     paths = [place + name for place in places for name in ("/manifest.json", ".json", "/metrics.json")]
     return {path: artifacts.sha256(root / path) for path in paths if (root / path).exists()}
 
 
 def directories(plan: Plan, run: Run) -> list[str]:
-    """Return where the results of all jobs behind a run lie, each once, in the order in which they are made.
+    """Return the distinct result directories of all jobs behind a run, in the order of the jobs.
 
-    A gate's is a file; its place here has no suffix. A run that the settings no longer know has its evaluation's alone.
+    A gate's result is a file, listed without its suffix. A run unknown to the settings has only its evaluation.
     """
     try:
         made = list(plan.outputs(run, evaluated=True))
@@ -174,14 +174,14 @@ def directories(plan: Plan, run: Run) -> list[str]:
 
 
 def stage(directory: str) -> str:
-    """Return the stage whose result lies in a directory."""
+    """Return the stage that made a directory."""
     return STAGES[Path(directory).parts[2]]
 
 
 def seconds(root: Path, directory: str) -> float:
-    """Return how long a job took: by its own accounting, else by what the stage recorded; 0 if neither is there.
+    """Return a job's seconds from its usage file, or else from the stage's record, or else 0.
 
-    ``directory`` is that of the job's result below ``root``, as in :mod:`flexround.settings.layout`.
+    ``directory`` is the job's result directory below ``root``, as in :mod:`flexround.settings.layout`.
     """
     usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
     for path in (usage, root / directory / "record.json", root / directory / "metrics.json"):
@@ -192,7 +192,7 @@ def seconds(root: Path, directory: str) -> float:
 
 
 def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
-    """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once."""
+    """Return the seconds of all jobs behind some runs, by stage; a job that several runs share counts once."""
     total: dict[str, float] = defaultdict(float)
     for directory in dict.fromkeys(directory for run in runs for directory in directories(plan, run)):
         total[stage(directory)] += seconds(root, directory)

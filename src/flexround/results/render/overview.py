@@ -1,4 +1,4 @@
-"""How each table stands, counted from its CSV, and what was found in all of them, in a few sentences."""
+"""The status of each table, counted from its CSV, and a summary of all tables in a few sentences."""
 
 import fnmatch
 from collections import Counter
@@ -13,7 +13,7 @@ from flexround.results.render.words import plain
 from flexround.results.table_csv import NOT_RUN
 from flexround.settings.tables import Table
 
-FAMILIES = {  # of a table's tasks and models; the first that fits, else the task's own name
+FAMILIES = {  # by a table's tasks and models; the first match counts, else the task's own name
     "llama-*": "LLaMA",
     "imagenet": "ImageNet",
     "cifar10": "CIFAR-10",
@@ -34,15 +34,15 @@ SHOWN = 5  # runs in a sentence
 
 
 class Standing(NamedTuple):
-    """A table and how it stands."""
+    """A table with its status."""
 
     table: Table
-    grid: TableGrid | None = None  # its cells; None if it isn't made
-    published: bool = False  # whether its CSV is that of results/reference, because none was computed here
+    grid: TableGrid | None = None  # the table's cells; None if it isn't made
+    published: bool = False  # whether the CSV is from results/reference, because none was computed here
 
     @property
     def family(self) -> str:
-        """What the table is about, for the reader to choose by."""
+        """The table's family of networks or tasks, by which readers filter."""
         return family(self.table)
 
     @property
@@ -52,12 +52,12 @@ class Standing(NamedTuple):
 
     @property
     def entries(self) -> list[Entry]:
-        """All numbers of the table; none if it isn't made."""
+        """All numbers of the table; none if the table isn't made."""
         return self.grid.entries if self.grid else []
 
     @property
     def sheets(self) -> dict[Entry, str]:
-        """The name of the report's sheet that says where a number comes from, such as ``3.24``."""
+        """The name of the report's sheet for each number, such as ``3.24``; a sheet tells the number's origin."""
         return {entry: f"{self.table.number}.{index}" for index, entry in enumerate(self.entries)}
 
     @property
@@ -68,7 +68,7 @@ class Standing(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The status of the table: that of its worst cell, but partial if some cells are there and some aren't."""
+        """The status of the table: its worst cell's status, or partial if only some cells have numbers."""
         absent = sum(count for name, count in self.counts.items() if name in ("missing", NOT_RUN))
         if 0 < absent < len(self.entries):
             return "partial"
@@ -82,14 +82,14 @@ class Standing(NamedTuple):
 
     @property
     def worst(self) -> str:
-        """The difference of the cell that is farthest from the paper's; empty where that may not be said."""
+        """The largest difference from the paper's numbers; empty if the scale isn't comparable."""
         return max(
             (entry.delta for entry in self.entries if entry.delta), key=lambda delta: abs(float(delta)), default=""
         )
 
     @property
     def wins(self) -> tuple[int, int]:
-        """How many cells are best by more than the noise: FlexRound's, and all."""
+        """The number of cells that are best by more than the noise: FlexRound's, and all."""
         return self.grid.wins if self.grid else (0, 0)
 
     @property
@@ -99,27 +99,27 @@ class Standing(NamedTuple):
 
 
 def standing(table: Table, path: Path, published: bool = False) -> Standing:
-    """Return how a table stands, by its CSV, which may be the published one."""
+    """Return the status of a table, read from its CSV, which may be the published CSV."""
     return Standing(table, grid.load(path) if path.exists() else None, published)
 
 
 def family(table: Table) -> str:
-    """Return what a table is about."""
+    """Return the family of a table."""
     return family_of([name for pair in table.pairs() for name in pair])
 
 
 def family_of(names: Sequence[str]) -> str:
-    """Return what tasks and checkpoints of these names, a task first, are about."""
+    """Return the family of tasks and checkpoints with these names; the first name is a task."""
     return next((found for pattern, found in FAMILIES.items() if fnmatch.filter(names, pattern)), names[0])
 
 
 def sentences(
     verdicts: Mapping[str, int], leads: Sequence[Judgement], standings: Sequence[Standing], others: Sequence[str] = ()
 ) -> list[str]:
-    """Return the sentences that the report begins with.
+    """Return the first sentences of the report.
 
-    ``verdicts`` count the comparisons of all claims, ``leads`` are those of FlexRound with AdaRound, ``others`` the
-    evaluated runs that none of the tables shows.
+    ``verdicts`` counts the comparisons of all claims, ``leads`` are the comparisons of FlexRound with AdaRound, and
+    ``others`` are evaluated runs that no table shows.
     """
     found = []
     if judged := verdicts[HOLDS] + verdicts[FAILS] + verdicts[NOISE]:

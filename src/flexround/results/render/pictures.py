@@ -1,4 +1,4 @@
-"""The plots of the report: drawn as the figures are, each point a link to its cell, with the numbers as a table."""
+"""The plots of the report: drawn like the figures, with a link from each point to its cell and a table of numbers."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -23,11 +23,11 @@ from flexround.results.render.overview import Standing
 from flexround.results.table_csv import number
 from flexround.settings.plan import Plan
 
-Values = Mapping[tuple[str, int], list[float]]  # of the seeds, by method and calibration size
+Values = Mapping[tuple[str, int], list[float]]  # values of the seeds, by method and calibration size
 
 
 class Picture(NamedTuple):
-    """One drawing, and its numbers; where these have bars there is no other drawing."""
+    """A drawing with a table of its numbers; a table with bars needs no drawing."""
 
     label: str
     header: Sequence[str]
@@ -36,7 +36,7 @@ class Picture(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """Pictures of one kind, of which the reader chooses; without any, ``empty`` says why."""
+    """Pictures of one kind, among which the reader chooses; without pictures ``empty`` gives the reason."""
 
     name: str
     title: str
@@ -46,10 +46,10 @@ class Plot(NamedTuple):
 
 
 class Sheets:
-    """The sheets of the page's cells, by where a value stands: what a click on a point opens."""
+    """The sheets of the page's cells, by a value's place; a click on a point opens its sheet."""
 
     def __init__(self, standings: Iterable[Standing]) -> None:
-        self.said: dict[str, str] = {}  # of each sheet, in words
+        self.said: dict[str, str] = {}  # description of each sheet
         self._names: dict[tuple[str, ...], str] = {}
         for standing in standings:
             for entry, sheet in standing.sheets.items():
@@ -68,7 +68,7 @@ class Sheets:
 
 
 def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
-    """Return FlexRound's leads over AdaRound: all in multiples of the noise, those of each table with their noise."""
+    """Return FlexRound's leads over AdaRound: all in multiples of the noise, then each table's with their noise."""
     title = "FlexRound's lead over AdaRound"
     text = (
         "Right of 0, FlexRound is better. The compared rows differ in the rounding and, at some scales, in iterations, "
@@ -89,7 +89,7 @@ def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
 
 
 def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
-    """Return values against bits, for each table in which a method has several."""
+    """Return values against bits, for each table in which a method has several numbers of bits."""
     title = "Accuracy against bits"
     text = (
         f"A line for each method, bars of {Z} standard errors on the test set, dashed: full precision. What lies far "
@@ -100,13 +100,13 @@ def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
 
 
 def sizes(plan: Plan, root: Path) -> Values:
-    """Return the values of all seeds of each method and calibration size that are there."""
+    """Return the values of all evaluated seeds, by method and calibration size."""
     found = sample_sizes.values(sample_sizes.of(plan), plan.scale.name, root / "results")
     return {key: values for key, values in found.items() if values}
 
 
 def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
-    """Return accuracy against calibration size: of what :func:`sizes` found, and the paper's."""
+    """Return accuracy against calibration size: the values from :func:`sizes`, and the paper's."""
     spec, paper = plan.params.figures.sample_size, sample_sizes.of(plan).points
     ours = [curves.of_seeds("computed here", method, str(size), values) for (method, size), values in found.items()]
     theirs = [CurvePoint("the paper's", one.method, str(one.size), one.value, one.spread) for one in paper]
@@ -119,7 +119,7 @@ def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
 
 
 def of_seeds(standings: Iterable[Standing], found: Values, root: Path, sheets: Sheets) -> Plot:
-    """Return how far each seed is from the median of its cell; of tables, and of calibration sizes."""
+    """Return the distance of each seed from its cell's median, for tables and for calibration sizes."""
     lines: dict[str, list[tuple[str, list[float]]]] = defaultdict(list)
     for standing in standings:
         for entry, sheet in standing.sheets.items():
@@ -141,17 +141,17 @@ def whole(plan: Plan, recipe: str) -> bool:
 
 
 def cell_of(line: Entry | Judgement, method: str) -> str:
-    """Return where a value stands."""
+    """Return the place of a value in words: section, column, metric, method and bits."""
     return words.listed(line.section, line.column, words.of(line.metric), method, line.bits)
 
 
 def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
-    """Return what a cell of a table and a comparison share."""
+    """Return the fields that match a comparison with a cell of a table."""
     return place, line.section, line.column, line.metric, line.bits, line.recipe
 
 
 def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
-    """Return the leads of one table with their noise; a row of a figure is named by its number of samples."""
+    """Return the leads of one table with their noise; for a figure, the number of samples names a row."""
     kinds = {HOLDS: "good", FAILS: "bad"}
     multiples = [abs(leads.multiple(line.margin, line.noise)) for line in lines]
     rows = []
@@ -164,7 +164,7 @@ def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
 
 
 def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) -> Picture | None:
-    """Return the values of a table against bits, a panel for each column; None where no method has two."""
+    """Return the values of a table against bits, a panel for each column; None if no method has two numbers of bits."""
     panels: dict[str, list[Entry]] = {}
     for entry in standing.entries:
         if entry.value and entry.metric != SETTING:
@@ -186,7 +186,7 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
 
 
 def _of_curves(title: str, label: str, points: Sequence[CurvePoint], axis: Axis, sheets: Sheets) -> Picture:
-    """Return lines of methods, and their values as a table with a column for each place of the axis."""
+    """Return the lines of all methods, with their values as a table: a column for each place of the axis."""
     places = curves.places(points)
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for point in points:
@@ -200,9 +200,9 @@ def _of_curves(title: str, label: str, points: Sequence[CurvePoint], axis: Axis,
 
 
 def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
-    """Return the values of the seeds of a cell that has several, as far as they are there.
+    """Return the values of the evaluated seeds of a cell with several seeds.
 
-    A row of an ``own=`` file has none where the page was made without that file.
+    A row of an ``own=`` file has no values if the page was made without the file.
     """
     if int(entry.n_seeds or 0) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Everything that is there as one HTML page that needs no network, with where each cell comes from."""
+"""All results as one HTML page that works offline, with the origin of each cell."""
 
 import base64
 import itertools
@@ -26,10 +26,10 @@ STAGES = (*origins.STAGES.values(), "together")
 
 
 def render(root: Path, plan: Plan, own: str | None = None) -> str:
-    """Return the page of what is in ``root``/results and ``root``/logs.
+    """Return the page of all results in ``root``/results and costs in ``root``/logs.
 
-    What isn't made there is shown as this repository publishes it, and says so, or is listed as not run. ``own`` is the
-    file of the user's whose rows are among the tables.
+    A missing result is replaced by the published result, with a note, or listed as not run. ``own`` is the user's file
+    of own rows, which the tables include.
     """
     directory = root / "results" / plan.scale.name
     tables = [table for _, table in sorted(plan.params.tables.items())]
@@ -94,7 +94,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
-    """Return the evaluated runs of a scale that are none of ``runs``, with their path below ``directory``'s."""
+    """Return the evaluated runs below ``directory`` that are not among ``runs``, as paths."""
     found = {str(path.parent.relative_to(directory.parent)) for path in directory.glob("evaluated/**/metrics.json")}
     return sorted(found - {str(run).replace("/", "/evaluated/", 1) for run in runs})
 
@@ -113,7 +113,7 @@ def _status(standings: Iterable[Standing], comparable: bool) -> list[list[str]]:
 
 
 def _seconds(root: Path, plan: Plan, name: str, runs: Iterable[Run]) -> list[str]:
-    """Return a row of the seconds of all jobs behind runs, by stage and together; empty without any."""
+    """Return a row with the seconds of all jobs behind runs, by stage and in total; empty without seconds."""
     of = origins.seconds_by_stage(root, plan, runs)
     of |= {"together": sum(of.values())} if of else {}
     return [name, *(f"{of[stage]:.{0 if of[stage] >= 10 else 1}f}" if stage in of else "" for stage in STAGES)]
@@ -150,7 +150,7 @@ def errata(mistakes: Sequence[Erratum]) -> list[tuple[object, ...]]:
 
 
 def _cell(line: Judgement | Erratum) -> str:
-    """Return where in its table a number stands."""
+    """Return the place of a number in its table, in words."""
     return words.listed(line.section, line.column, line.bits, words.of(line.metric))
 
 

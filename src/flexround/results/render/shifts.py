@@ -1,4 +1,4 @@
-"""Figures of grid shifts: how far roundings moved the integer codes of a layer from round-to-nearest."""
+"""Figures of grid shifts: the distance of a layer's integer codes from round-to-nearest."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ from flexround.results.render.figure_style import BLUE, ORANGE, guide, new_figur
 
 @dataclasses.dataclass(frozen=True)
 class Shifts:
-    """How far a rounding moved the integer codes of one layer from round-to-nearest; all arrays have one shape."""
+    """The integer codes of one layer, after learning and by round-to-nearest; all arrays have the same shape."""
 
     name: str  # of the model
     weight: np.ndarray  # pre-trained, float
     learned: np.ndarray  # integer codes after learning
     rtn: np.ndarray  # integer codes of round-to-nearest
-    method: str = ""  # where several are compared
-    paper: str = ""  # what the paper says: a share, or how far the codes move
+    method: str = ""  # if several methods are compared
+    paper: str = ""  # the paper's result: a share, or the largest shift
 
     @property
     def steps(self) -> np.ndarray:
-        """Learned minus RTN codes, int64, flat; the difference of unsigned codes must not wrap around."""
+        """Learned minus RTN codes, int64, flat; int64 keeps differences of unsigned codes from wrapping around."""
         return self.learned.ravel().astype(np.int64) - self.rtn.ravel().astype(np.int64)
 
     @property
     def share(self) -> float:
-        """Percent of the weights rounded aggressively, see :func:`share`."""
+        """Percentage of weights rounded aggressively, see :func:`share`."""
         return share(self.steps)
 
 
@@ -38,9 +38,9 @@ def share(steps: np.ndarray) -> float:
 
 
 def draw(panels: Sequence[Shifts], title: str, scale: str, large_weight: float | None = None) -> Figure:
-    """Draw the shifts of one layer: alone, or a row for each model with its methods side by side on equal axes.
+    """Draw the shifts of one layer: one panel, or a row for each model with its methods side by side on equal axes.
 
-    With ``large_weight`` each model has histograms for weights up to it and above it, too.
+    With ``large_weight`` each model also gets histograms of the weights up to and above this value.
     """
     if len(panels) == 1 and large_weight is None:
         return _single(panels[0], title, scale)
@@ -90,7 +90,7 @@ def _single(panel: Shifts, title: str, scale: str) -> Figure:
 
 
 def _histogram(axes: Axes, steps: np.ndarray, group: str, none: str) -> None:
-    """Draw the counts of each integer change, those beyond one step in another colour; ``none`` stands for no bars."""
+    """Draw the count of each integer change, with another colour beyond one step; ``none`` replaces missing bars."""
     if not steps.size:
         axes.text(0.5, 0.5, none, transform=axes.transAxes, ha="center")
         axes.set_axis_off()
@@ -107,7 +107,7 @@ def _histogram(axes: Axes, steps: np.ndarray, group: str, none: str) -> None:
 def _scatter(axes: Axes, panel: Shifts) -> None:
     """Draw each weight's grid shift against its value, shifts beyond one step in another colour."""
     steps = panel.steps
-    # Rasterized: a conv of a real network has too many points for a vector file.
+    # Rasterized: a convolution of a real network has too many points for a vector file.
     look = {"s": 5, "linewidths": 0, "alpha": 0.5, "rasterized": True, "zorder": 2}
     axes.scatter(panel.weight.ravel(), steps, c=np.where(np.abs(steps) > 1, ORANGE, BLUE), **look)
     guide(axes, y_low=-1.5, y_high=1.5)

@@ -1,4 +1,4 @@
-"""A table as fixed-width text: ours and, in brackets, the paper's."""
+"""A table as fixed-width text: our values and, in brackets, the paper's."""
 
 from collections.abc import Iterable
 
@@ -34,7 +34,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
 
 
 def _found(grid: TableGrid) -> str:
-    """Return how many cells beat all others of their contest, in a table of results."""
+    """Return the number of cells that win their contest, in words, for a table of results."""
     count = sum(bool(entry.value) and entry.metric != SETTING for entry in grid.entries)
     ours, best = grid.wins
     if count and not best:
@@ -43,7 +43,7 @@ def _found(grid: TableGrid) -> str:
 
 
 def _row(line: GridRow, names: Iterable[str], grid: TableGrid) -> list[str]:
-    """Return what tells a row apart, then its numbers; a value that holds for all columns stands in its own."""
+    """Return a row's labels, then its numbers; a value for all columns has a column of its own."""
     cells = {cell[0].column: _cell(cell) for cell in line.cells}
     return [*(getattr(line, name) for name in names), *(cells.get(column.name, "") for column in grid.columns)]
 
@@ -56,6 +56,6 @@ def _cell(entries: tuple[Entry, ...]) -> str:
 
 
 def _marked(entry: Entry) -> str:
-    """Return our value with a mark if it is the best or incomplete, or the mark of a missing one."""
+    """Return our value, marked if it is best or incomplete, or the mark of a missing value."""
     partial = "~" if entry.status == "partial" else ""
     return (entry.value or absent(entry, MISSING)) + ("*" if entry.best else "") + partial

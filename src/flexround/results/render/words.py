@@ -1,4 +1,4 @@
-"""Words for readers: of keys and metrics, of a table's marks and scale, and plain text of LaTeX."""
+"""Words for readers: names of keys and metrics, a table's marks and scale, and LaTeX as plain text."""
 
 import re
 
@@ -34,22 +34,22 @@ SIGNS = {  # LaTeX -> text; double quotes before single ones
 
 
 def of(key: str) -> str:
-    """Return the words for a key, or for several joined by slashes; one that has none is read as words itself."""
+    """Return the words for a key, or for several keys joined by slashes; an unlisted key is turned into words."""
     return "/".join(WORDS.get(part) or part.replace("_", " ") for part in key.split("/"))
 
 
 def listed(*parts: str) -> str:
-    """Return the parts of a text that are there, with commas between them."""
+    """Return the non-empty parts of a text, joined by commas."""
     return ", ".join(filter(None, parts))
 
 
 def probability(p: str | float | None) -> str:
-    """Return a p value as a reader is told it, four decimals at most; empty where there is none."""
+    """Return a p value for readers, with at most four decimals; empty if it is missing."""
     return "" if p in (None, "") else "< 0.0001" if float(p) < 1e-4 else f"{float(p):.4f}"
 
 
 def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
-    """Return what stands left of the numbers, as names of fields of a row, each with its header."""
+    """Return the columns left of the numbers: a row's field with its header, for each column."""
     names = grid.told_apart
     if table.descriptive:
         names.insert(table.method_at, "method")
@@ -57,19 +57,19 @@ def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
 
 
 def scale_note(scale: ScaleFacts) -> str:
-    """Return the sentence that says whose numbers these are; of the paper's networks also with which budgets."""
+    """Return the sentence about the origin of the numbers; for the paper's networks it includes the budgets."""
     if scale.comparable:
         return f"Scale: {scale.name}, {scale.description}."
     return f"Scale: {scale.name}, with its own models and data instead of the paper's; not the paper's numbers."
 
 
 def absent(entry: Entry, missing: str) -> str:
-    """Return what stands in a cell without a value: that it was not to be run, or else ``missing``."""
+    """Return the text of a cell without a value: "not run" if the run was not selected, or else ``missing``."""
     return NOT_RUN if entry.status == NOT_RUN else missing
 
 
 def legend(grid: TableGrid, best: str = "Bold", partial: str = "†", missing: str = "—") -> str:
-    """Return what the marks mean, naming only those the table has."""
+    """Return the meaning of the marks that the table has."""
     entries = grid.entries
     contest = " and ".join(name for name in ("section", "bits") if any(getattr(e, name) for e in entries)) or "column"
     marks = (
