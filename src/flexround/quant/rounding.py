@@ -107,6 +107,6 @@ class Rounding(nn.Module):
         return None
 
     def ones_log(self, weight: Tensor, *axes: int) -> nn.Parameter:
-        """Return zeros (ln 1) as the start of S2, s3 or s4; sizes are the weight's along ``axes`` and 1 elsewhere."""
+        """Return zeros (ln 1), the start of S2, s3 or s4; the shape is the weight's along ``axes`` and 1 elsewhere."""
         shape = [size if dim in axes else 1 for dim, size in enumerate(weight.shape)]
         return nn.Parameter(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
