@@ -12,7 +12,7 @@ from flexround.quant.activation import Kept
 
 log = logging.getLogger(__name__)
 
-GPU_PART = 0.5  # of a GPU's memory for the caches; the rest is for the current block
+GPU_PART = 0.5  # fraction of a GPU's memory for the caches; the rest is for the current block
 HELD = 3  # caches per block: full-precision input, quantized input, output
 AHEAD = 256  # batches whose rows are drawn at a time
 IMAGES, LAST = 4, (0, 2, 3, 1)  # dimensions of a batch of images, and their order with the channels last

@@ -140,8 +140,8 @@ def store_codes(name: str, codes: Tensor, grid: Grid, given: Grid) -> Tensor:
     """Turn a module's zero-point-free codes, any shape, into stored codes: int8 for signed grids, else uint8.
 
     Raises:
-        NumericalError: bits or granularity of the grid differ from the grid ``given`` to the rounding, which may only
-            learn values of step and zero point; or a code is no integer of the grid.
+        NumericalError: bits or granularity differ from the grid ``given`` to the rounding, or a code is no integer of
+            the grid. Roundings may learn only values of step and zero point.
     """
     found, wanted = ([of.qmin, of.qmax, list(of.step.shape), list(of.zero_point.shape)] for of in (grid, given))
     if found != wanted:
@@ -182,7 +182,7 @@ def encode(content: Part) -> bytes:
     """Return the bytes of a part's file."""
     tensors, grids = content.tensors(), dict[str, dict[str, Any]]()
     once = {value: key for key, value in tensors.items()}
-    tensors = {key: value if once[value] == key else value.clone() for key, value in tensors.items()}  # tied ones
+    tensors = {key: value if once[value] == key else value.clone() for key, value in tensors.items()}  # tied tensors
     for key, stored in content.quantized.items():
         low, high = stored.grid.qmin, stored.grid.qmax
         grids[key] = {"qmin": low, "qmax": high}

@@ -1,7 +1,7 @@
 """Block-by-block reconstruction for any adapter: the B setting (BRECQ) and the Q setting (QDrop).
 
-Activations flow from block to block through carried caches; no prefix of the network ever runs again, and caches
-exist at one block boundary at a time. A block's result is written when the block is done.
+Activations flow from block to block through carried caches. No prefix of the network runs again, and caches exist
+at one block boundary at a time. A block's result is written when the block is done.
 """
 
 import logging
@@ -48,9 +48,9 @@ def reconstruct(
 
     Returns:
         One record per block and phase: errors, losses, seconds, peak memory in MB, location of the caches, and whether
-        anything was ``learned``. Records also name layers that unexpectedly stay at round-to-nearest (``nearest``) or
-        at their rounding's start (``started``), matrices in floating point (``floating``) and, with quantized
-        activations, layers with ``inputs`` in floating point.
+        anything was ``learned``. ``nearest`` names layers that unexpectedly stay at round-to-nearest; ``started`` names
+        layers that stay at their rounding's start. ``floating`` names matrices in floating point. With quantized
+        activations, ``inputs`` names layers with inputs in floating point.
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
@@ -80,7 +80,7 @@ def reconstruct(
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
                     plain = [name for name in inside[index] if f"{WEIGHT}{name.removesuffix('.weight')}" not in learned]
-                    weights = {(layer, "weight") for layer in weight_layers(job.blocks[index])}  # some have two names
+                    weights = {(layer, "weight") for layer in weight_layers(job.blocks[index])}  # names aren't unique
                     record["floating"] = matrices(job.model, [name for name in plain if owners[name] not in weights])
                 part = codes.part(learned, job.model, plain)
             if index + 1 == len(job.blocks):

@@ -24,8 +24,8 @@ from flexround.reconstruct.layers import Layer, fit, harden, learned, made, para
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import Reconstruction
 
-ERROR_SAMPLES = 32  # rows on which RTN, soft and hard errors are compared
-LOSS_WINDOW = 10  # iterations averaged for the loss before and after
+ERROR_SAMPLES = 32  # rows for comparing RTN, soft and hard errors
+LOSS_WINDOW = 10  # iterations averaged for the losses before and after
 
 
 class Phase:

@@ -1,4 +1,4 @@
-"""The task of a reconstruction: the model, its blocks and their weights, the resolved settings, the generators."""
+"""The task of a reconstruction: the model, its blocks and their weights, resolved settings, generators."""
 
 import contextlib
 import copy
