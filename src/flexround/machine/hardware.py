@@ -53,7 +53,7 @@ def free_bytes() -> int:
         rooms.append(limit - int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"))
     group = GROUPS / Path("/proc/self/cgroup").read_text().strip().rpartition("::/")[2]  # version 2, as on clusters
     for directory in (group, *group.parents):
-        with contextlib.suppress(OSError, ValueError):  # no limit ("max"), or not a group
+        with contextlib.suppress(OSError, ValueError):  # no limit ("max"), or no group
             most = int((directory / "memory.max").read_text())
             rooms.append(most - int((directory / "memory.current").read_text()))
     return max(0, min(rooms, default=0))

@@ -11,9 +11,9 @@ def keep_freed_memory() -> None:
     """Make glibc keep freed blocks below 256 MB for later requests instead of returning them to the system.
 
     Each iteration frees and allocates activations of equal sizes; page faults in between can take half of its time.
-    Larger blocks (most caches) still return to the system. Until ``return_freed_memory``, the kept memory can grow to
-    several times the used memory, since glibc can't place an aligned block in a freed block of equal size. Other C
-    libraries are not changed.
+    Larger blocks (most caches) still return to the system. Kept memory can grow to several times the used memory
+    until ``return_freed_memory``: glibc can't place an aligned block in a freed block of equal size. Other C libraries
+    are not changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:

@@ -19,11 +19,11 @@ from flexround.tasks.image_sets import ArrayTask
 
 SIZE = 32
 CLASSES = 10
-VALIDATION_SHARE = 0.2  # of the base digits
+VALIDATION_SHARE = 0.2  # fraction of the base digits
 FRAGMENTS = 3  # pieces of other digits in each image
 CHUNK = 500  # images rendered at once; changing it reorders the draws and so changes the data
 
-# Difficulty: with these the mini networks reach 92 to 96 % top-1. Colours are in 0..1.
+# Difficulty: with these values the mini networks reach 92 to 96 % top-1. Colours are in 0..1.
 ROTATION, SHEAR, SHIFT = 18.0, 0.2, 3.0  # degrees, ratio, pixels; drawn from minus to plus the value
 SCALE = (0.7, 1.0)
 BACKGROUND = (0.05, 0.5)

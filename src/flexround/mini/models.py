@@ -1,7 +1,7 @@
 """The mini scale's vision models: torchvision's classes, narrow, for 32x32 images.
 
-A total stride of 32 would reduce such an image to one pixel, so one stride of 2 becomes 1: the stem's in ResNets, and
-the fourth stage's in MobileNetV2, whose depthwise convolutions are slow on large maps. The last maps are 2x2.
+A total stride of 32 would reduce such an image to one pixel, so one stride of 2 becomes 1. In ResNets it is the stem's.
+In MobileNetV2, where depthwise convolutions on large maps are slow, it is the fourth stage's. The last maps are 2x2.
 Everything else, including ``forward``, is torchvision's. Million multiply-adds per image at the default widths:
 3.4 (ResNet-18), 6.3 (ResNet-50), 5.2 (MobileNetV2).
 """

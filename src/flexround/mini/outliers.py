@@ -18,7 +18,7 @@ def put(model: Any, channels: int, strength: float) -> None:
     Args:
         model: with or without a head.
         channels: number of outlier channels per input tensor of a linear, evenly spread, equal in all layers.
-        strength: the factor. BERT's norms also feed a residual, which passes no factor: there the channels get an
+        strength: the factor. BERT's norms also feed a residual, which passes no factor. Their channels get an
             offset, ``strength`` times the norm's mean gain, which later biases subtract.
     """
     LAYERS[model.config.model_type](model.base_model, channels, strength)

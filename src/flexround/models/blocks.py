@@ -73,7 +73,7 @@ def layer_blocks(
 
     The first block's input is int64 (N, 2, T): token ids, then token types, which most families ignore. The last
     block's output is the last layer's, before a final norm. Each linear of a block reads one quantized tensor;
-    query, key and value share one, and the residual reads the unquantized original. Softmax, norms, embeddings and
+    query, key and value read the same, and the residual reads the unquantized original. Softmax, norms, embeddings and
     heads stay in full precision (specification 5.2). ``inputs`` names a layer's modules with quantized input;
     ``embed`` computes the first layer's input.
     """

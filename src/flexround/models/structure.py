@@ -1,7 +1,7 @@
 """Blocks of any Hugging Face transformer: its stack of layers is found by structure, not by the model's name.
 
 The model's own code computes a layer's arguments (mask, positions, rotations): it runs up to the layer, with stand-ins
-for earlier layers, and the block then reuses these arguments. An architecture needs no adapter if each layer reads the
+for earlier layers. The block then reuses these arguments. An architecture needs no adapter if each layer reads the
 previous layer's output.
 """
 

@@ -33,7 +33,7 @@ def untied(model: nn.Module) -> dict[str, Place]:
 
 
 def matrices(model: nn.Module, names: Iterable[str]) -> list[str]:
-    """Return the names of tensors with two or more dimensions that are no embeddings."""
+    """Return the names, among ``names``, of tensors with two or more dimensions that are no embeddings."""
     owners = places(model)
     found = [(name, getattr(*owners[name]), owners[name][0]) for name in names]
     return [name for name, value, owner in found if value.ndim > 1 and not isinstance(owner, nn.Embedding)]

@@ -10,7 +10,7 @@ from flexround.errors import InputError
 from flexround.io.artifacts import read_json
 
 TOKENIZER = "tokenizer.json"
-LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # for each loader of transformers
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # arguments of every transformers loader
 PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA pad with their end of text
 
 

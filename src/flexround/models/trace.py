@@ -1,4 +1,4 @@
-"""Run a network's own code: up to one module, to see its arguments, or completely, to record operations and calls.
+"""Run a network's own code: up to one module, to see its arguments, or to its end, to record operations and calls.
 
 A trace has the values that each operation reads and writes. Traces find the convolution before a batch norm and the
 activation after a module, whatever the names of their classes and the order of registration.

@@ -76,7 +76,7 @@ def auto(head: str, model_type: str, **arguments: Any) -> nn.Module:
 
 
 def bert_blocks(model: Any) -> list[Block]:
-    """Cut a ``BertModel``, or one with a head, into its layers (`layer_blocks`); token types count."""
+    """Cut a ``BertModel``, perhaps with a head, into its layers (`layer_blocks`); token types count."""
     base = model.base_model
     inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
     embed = functools.partial(_embed_bert, base.embeddings)
@@ -84,7 +84,7 @@ def bert_blocks(model: Any) -> list[Block]:
 
 
 def _embed_bert(embeddings: nn.Module, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     return embeddings(input_ids=tokens[:, 0], token_type_ids=tokens[:, 1])
 
 
@@ -104,7 +104,7 @@ class GPTNeoSelfAttention(modeling_gpt_neo.GPTNeoSelfAttention):
 
 
 def gpt_neo_blocks(model: Any) -> list[Block]:
-    """Cut a ``GPTNeoModel``, or one with a head, into its layers (`layer_blocks`).
+    """Cut a ``GPTNeoModel``, perhaps with a head, into its layers (`layer_blocks`).
 
     Local and global attention need no special code: each layer keeps its own causal window.
     """
@@ -114,7 +114,7 @@ def gpt_neo_blocks(model: Any) -> list[Block]:
 
 
 def _embed_words(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     positions = torch.arange(tokens.shape[-1], device=tokens.device)
     return base.drop(base.wte(tokens[:, 0]) + base.wpe(positions))
 
@@ -125,7 +125,7 @@ def _call_gpt_neo(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def gpt2_blocks(model: Any) -> list[Block]:
-    """Cut a ``GPT2Model``, or one with a head, into its layers (`layer_blocks`).
+    """Cut a ``GPT2Model``, perhaps with a head, into its layers (`layer_blocks`).
 
     The linears are ``Conv1D``; query, key and value are one linear.
     """
@@ -136,7 +136,7 @@ def gpt2_blocks(model: Any) -> list[Block]:
 
 
 def opt_blocks(model: Any) -> list[Block]:
-    """Cut an ``OPTModel``, or one with a head, into its layers (`layer_blocks`).
+    """Cut an ``OPTModel``, perhaps with a head, into its layers (`layer_blocks`).
 
     The post-norm variant has no final norm. InputError: OPT-350M, whose linears outside all layers the paper does not
     mention.
@@ -152,13 +152,13 @@ def opt_blocks(model: Any) -> list[Block]:
 
 
 def _embed_opt(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     ids = tokens[:, 0]
     return base.embed_tokens(ids) + base.embed_positions(torch.ones_like(ids))
 
 
 def llama_blocks(model: Any) -> list[Block]:
-    """Cut a ``LlamaModel``, or one with a head, into its layers (`layer_blocks`).
+    """Cut a ``LlamaModel``, perhaps with a head, into its layers (`layer_blocks`).
 
     Gate and up share a quantized input. Groups of heads may share keys and values.
     """
@@ -169,12 +169,12 @@ def llama_blocks(model: Any) -> list[Block]:
 
 
 def _embed_llama(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     return base.embed_tokens(tokens[:, 0])
 
 
 def _call_llama(attention: str, rotary: nn.Module, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a layer on hidden states (N, T, H); ``rotary`` gives the cosines and sines (1, T, head size) of positions."""
+    """Run a layer on hidden states (N, T, H); ``rotary`` returns the positions' cosines and sines (1, T, head size)."""
     turns = rotary(x, torch.arange(x.shape[1], device=x.device)[None])
     return layer(x, attention_mask=causal_mask(attention, x, mask), position_embeddings=turns)
 

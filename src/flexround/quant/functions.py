@@ -47,7 +47,7 @@ class DivideRound(Formula):
         ``weight``; ``d3`` and ``d4`` are broadcast.
         """
         divisor = s1 = start * d1.exp()
-        for small in (d3, d4):  # first, because they are small
+        for small in (d3, d4):  # small factors first
             divisor = divisor if small is None else divisor * small.exp()
         divisor = divisor if d2 is None else d2.exp().mul_(divisor)
         u = weight / divisor
@@ -159,7 +159,7 @@ class StepQuantize(Formula):
         """
         x = x if x.itemsize >= SINGLE else x.float()
         mask = None if kept is None else kept if isinstance(kept, Tensor) else kept.mask(x, torch.bool)
-        u = (x if mask is None else x.where(mask, 0)) / step  # the gradient of 0 passes
+        u = (x if mask is None else x.where(mask, 0)) / step  # 0 is inside, so its gradient passes
         code = clip(u.round(), low, high)
         slope, quantized = code - u, code * step
         quantized = quantized if mask is None else quantized.where(mask, x)

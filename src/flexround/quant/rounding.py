@@ -69,8 +69,8 @@ class Rounding(nn.Module):
 
         Args:
             weight: a copy of the full-precision weight.
-            inputs: float32 (groups, n, features) in batches. Output channels are in the order of the groups; each is
-                a sum over its group's features, which have the order of the weight's other axes.
+            inputs: float32 (groups, n, features) in batches. Output channels are in the order of the groups.
+                Each is a sum over its group's features, in the order of the weight's other axes.
 
         Raises:
             ValueError: the inputs are unusable.

@@ -31,7 +31,7 @@ def weight_axes(module: nn.Module) -> Axes | None:
         return Axes(output=0)
     if isinstance(module, nn.Conv2d):
         return Axes(output=0, input=1)
-    if any((kind.__module__, kind.__name__) == TRANSPOSED for kind in type(module).__mro__):  # roundings subclass it
+    if any((kind.__module__, kind.__name__) == TRANSPOSED for kind in type(module).__mro__):  # parametrized: a subclass
         return Axes(output=1)
     return None
 
@@ -97,7 +97,7 @@ def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
 
 
 def original_weight(module: nn.Module) -> Tensor:
-    """Return the weight below a rounding, of the shape of ``module.weight``."""
+    """Return the original weight below a rounding, shape of ``module.weight``."""
     return module.parametrizations.weight.original  # type: ignore[union-attr,return-value]
 
 
@@ -204,7 +204,7 @@ class Observer(nn.Module):
         if not x.numel():  # experts may be called without rows
             return x
         if self.quantizer is None and self.waiting is not None:
-            self.waiting.setdefault(self, x.new_empty(0) if self.waiting else x.clone())  # the block may write on it
+            self.waiting.setdefault(self, x.new_empty(0) if self.waiting else x.clone())  # the block may write on x
             return x
         if self.quantizer is None:
             self.fix(x if self.kept is None else real(x, self.kept))

@@ -128,7 +128,7 @@ def _tried(conv: ModuleCall, norm: ModuleCall) -> FoldedStatistics | None:
         return norm.module(*arguments, **keywords)
 
     wanted, layer, after = output(), conv.module, norm.module
-    assert isinstance(layer, nn.Conv2d)  # both for type checkers
+    assert isinstance(layer, nn.Conv2d)  # both asserts are for type checkers
     assert isinstance(after, nn.BatchNorm2d)
     weight, bias, eps = layer.weight.detach().clone(), layer.bias, after.eps
     values = {name: value.detach().clone() for name, value in after.state_dict().items()}
@@ -162,7 +162,7 @@ def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str
 def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> FoldedStatistics:
     """Make ``conv`` compute ``norm(conv(x))``; work in float64 so that values are rounded once, at the end."""
     mean, variance = norm.running_mean, norm.running_var
-    assert mean is not None  # both for type checkers: no pair has None
+    assert mean is not None  # both asserts are for type checkers: no pair has None
     assert variance is not None
     gamma = torch.ones_like(mean) if norm.weight is None else norm.weight.detach().clone()
     beta = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach().clone()
