@@ -2,14 +2,14 @@
 
 Dependencies point one way: stages -> tasks, results, reconstruct -> models -> quant.
 
-From Python: ``flexround.quantize(model, samples, "b-flexround-w4")``, see docs/library.md. Nothing slow is imported
-until it is used.
+From Python: ``flexround.quantize(model, samples, "b-flexround-w4")``, see docs/library.md. Slow
+imports are deferred until they are needed.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what type checkers and editors read
+if TYPE_CHECKING:  # for type checkers and editors
     from flexround.errors import FlexRoundError as FlexRoundError
     from flexround.library.quantize import quantize as quantize
     from flexround.library.quantized import Quantized as Quantized
@@ -35,7 +35,7 @@ PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is public when it is first used."""
+    """Import a public name when it is first used."""
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public are {', '.join(PUBLIC)}")
     return getattr(importlib.import_module(PUBLIC[name]), name)

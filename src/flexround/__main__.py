@@ -1,4 +1,4 @@
-"""``flexround quantize``, ``export``, ``compare`` and ``check``, or ``python -m flexround ...``: from a shell."""
+"""Shell commands: ``flexround quantize``, ``export``, ``compare`` and ``check``, or ``python -m flexround ...``."""
 
 import importlib
 import sys
@@ -6,11 +6,11 @@ import sys
 from flexround.errors import USER_ERROR
 from flexround.tools import cli
 
-TOOLS = ("check", "compare")  # about the tables; the others are of the library
+TOOLS = ("check", "compare")  # commands about the tables; the library has the others
 
 
 def main() -> None:
-    """Run a command; what the user can mend is one line and exit code 2."""
+    """Run a command; an error that the user can fix is one line, with exit code 2."""
     tool = sys.argv[1] if sys.argv[1:] and sys.argv[1] in TOOLS else None
     try:
         command = importlib.import_module(f"flexround.tools.{tool}" if tool else "flexround.library.command")

@@ -1,4 +1,4 @@
-"""Which clone's code runs: a copied .venv goes on running the code of the clone that it was made in."""
+"""Check which clone's code runs: a copied .venv still runs the code of its original clone."""
 
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -7,14 +7,14 @@ from flexround.errors import InputError
 
 
 def check(found: ModuleSpec | None, root: Path) -> None:
-    """Refuse to work in one clone with the code of another.
+    """Refuse to work in one clone with another clone's code.
 
     Args:
-        found: what ``import flexround`` finds; None where it isn't installed.
-        root: of the clone; without a ``src`` of its own it may use any code.
+        found: the module that ``import flexround`` finds; None if it isn't installed.
+        root: the clone's directory; a directory without ``src`` may use any code.
 
     Raises:
-        InputError: the code is another clone's.
+        InputError: the code belongs to another clone.
     """
     own = root / "src" / "flexround" / "__init__.py"
     if found and found.origin and own.exists() and not own.samefile(found.origin):

@@ -1,6 +1,6 @@
-"""The code that decides a result, as one digest: of rooms of this package and of the user's modules. No torch here.
+"""One digest of the code behind a result: rooms of this package and the user's modules. Imports no torch.
 
-A room is a directory or a file of the package. Comments, docstrings and layout of Python files don't count.
+A room is a directory or a file of the package. The digest ignores comments, docstrings and layout of Python files.
 """
 
 import ast
@@ -15,17 +15,17 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 SUFFIXES = {".py", ".cpp", ".html", ".tex", ".css", ".js"}
-CHECKED = (3).to_bytes(4, "little")  # in the header of bytecode that Python compares with the content of its source
-INSTALLED = {"site-packages", "dist-packages"}  # the second is Debian's
+CHECKED = (3).to_bytes(4, "little")  # flags in the header of bytecode that Python checks against its source's content
+INSTALLED = {"site-packages", "dist-packages"}  # Debian uses the second name
 
 
 def files(rooms: Iterable[str], modules: Iterable[str] = (), others: Iterable[Path] = ()) -> dict[str, Path]:
-    """Return name -> file of all code of rooms and modules; the name of a user's file has no directory: it may move.
+    """Return name -> file for all code of rooms and modules. Names of a user's files omit directories: files may move.
 
     Args:
         rooms: directories and files, relative to the package.
-        modules: ``package.module`` or ``package.module:name``; modules of this or of an installed package are left out,
-            and the modules of the user's that these import are added.
+        modules: ``package.module`` or ``package.module:name``. The user's modules that these import are added; modules
+            of this or an installed package are omitted.
         others: further files.
     """
     places = [PACKAGE / room for room in rooms]
@@ -35,18 +35,18 @@ def files(rooms: Iterable[str], modules: Iterable[str] = (), others: Iterable[Pa
 
 
 def digest(of: dict[str, Path]) -> str:
-    """Return a hash of files, of Python files without comments, docstrings and layout.
+    """Return a hash of files; comments, docstrings and layout of Python files don't count.
 
-    Python then runs what was hashed: it compares the files' bytecode with their content.
+    Python afterwards runs the hashed code, because it compares the files' bytecode with their content.
 
     Raises:
-        SyntaxError: a Python file is none.
+        SyntaxError: a Python file doesn't parse.
     """
     return _hash((name, _essence(str(path), path.read_bytes())) for name, path in sorted(of.items()))
 
 
 def sha256(of: dict[str, Path]) -> str:
-    """Return a hash of the whole files, which takes milliseconds; of a missing file that it is missing."""
+    """Return a hash of the whole files, within milliseconds; a missing file counts as empty."""
     return _hash((name, path.read_bytes() if path.exists() else b"") for name, path in sorted(of.items()))
 
 
@@ -59,7 +59,7 @@ def _hash(parts: Iterable[tuple[str, bytes]]) -> str:
 
 @functools.cache
 def _essence(path: str, content: bytes) -> bytes:
-    """Return the content of a file; of Python its syntax tree without docstrings."""
+    """Return the content of a file; for a Python file, its syntax tree without docstrings."""
     if not path.endswith(".py"):
         return content
     compare_bytecode(path)
@@ -67,18 +67,18 @@ def _essence(path: str, content: bytes) -> bytes:
 
 
 def compare_bytecode(path: str) -> None:
-    """Make Python compare the bytecode of a file with its content from now on.
+    """Make Python compare a file's bytecode with the file's content from now on.
 
-    By default it compares size and time in seconds, which an edit within the same second may leave as they were.
+    By default Python compares size and time in seconds, which an edit within the same second may leave unchanged.
     """
     compiled = Path(importlib.util.cache_from_source(path))
-    with contextlib.suppress(OSError, py_compile.PyCompileError):  # a directory that nobody may write to
+    with contextlib.suppress(OSError, py_compile.PyCompileError):  # a read-only directory
         if compiled.read_bytes()[4:8] != CHECKED:
             py_compile.compile(path, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
 
 def _text(node: object) -> str:
-    """Return a syntax tree as text that is the same for every version of Python; docstrings are left out."""
+    """Return a syntax tree as text, equal in every version of Python, without docstrings."""
     if isinstance(node, list):
         return f"[{','.join(_text(item) for item in node if not _is_docstring(item))}]"
     if not isinstance(node, ast.AST):
@@ -93,7 +93,7 @@ def _is_docstring(node: object) -> bool:
 
 
 def _own(targets: Iterable[str]) -> dict[str, Path]:
-    """Return name -> file of the user's modules, with all of the user's that they import."""
+    """Return name -> file for the user's modules and all modules of the user that they import."""
     found: dict[str, Path] = {}
     waiting = [target.partition(":")[0] for target in targets]
     while waiting:
@@ -112,11 +112,11 @@ def _own(targets: Iterable[str]) -> dict[str, Path]:
 
 
 def module_file(name: str) -> Path | None:
-    """Return the file of a module of this package or of the user's, without importing it; None for any other."""
+    """Return the file of this package's or the user's module, without importing it; None for any other module."""
     top = name.partition(".")[0]
     try:
         spec = None if not top or top in sys.stdlib_module_names else importlib.util.find_spec(top)
-    except ValueError:  # a module that was made in memory
+    except ValueError:  # a module created in memory
         return None
     places = spec and (spec.submodule_search_locations or [spec.origin or ""])
     for root in (Path(place).parent for place in places or ()):

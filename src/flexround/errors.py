@@ -1,6 +1,6 @@
-"""The one exception family whose text is meant for the user.
+"""The exceptions whose messages are written for the user.
 
-A stage prints it without a traceback and exits with 2; everything else is a bug and keeps its traceback.
+A stage prints such a message without a traceback and exits with 2. Other exceptions are bugs and keep their traceback.
 """
 
 import difflib
@@ -10,11 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SHOWN = 12  # names in a message
-USER_ERROR = 2  # exit code of a program that ends with such an error
+USER_ERROR = 2  # exit code after such an error
 
 
 class FlexRoundError(Exception):
-    """Something the user can mend: the message names the place, the value and the way out."""
+    """An error that the user can fix: the message names the place, the value and the remedy."""
 
 
 class SettingsError(FlexRoundError):
@@ -30,7 +30,7 @@ class NumericalError(FlexRoundError):
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
-    """Return ``"'wrong' (did you mean 'right'? known: ...)"`` for an unknown name; at most ``SHOWN`` are listed."""
+    """Return ``"'wrong' (did you mean 'right'? known: ...)"`` for an unknown name, with at most ``SHOWN`` names."""
     names = sorted(known)
     close = difflib.get_close_matches(wrong, names, n=SHOWN)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -40,16 +40,16 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
 
 
 def some(names: Sequence[str], most: int = SHOWN) -> str:
-    """Join the first names, at most so many, and say how many more there are."""
+    """Join at most ``most`` names and add the number of omitted names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def look_up(kind: str, known: Mapping[str, T], name: str) -> T:
-    """Return what a name stands for.
+    """Return the value of ``name`` in ``known``.
 
     Raises:
-        SettingsError: there is no such ``kind``.
+        SettingsError: ``name`` is unknown; the message calls it a ``kind``.
     """
     if name not in known:
         raise SettingsError(f"{kind} {suggest(name, known)}")

@@ -1,4 +1,4 @@
-"""Resolve ``package.module:name`` strings, the way params name code."""
+"""Resolve ``package.module:name`` strings, by which params name code."""
 
 import importlib
 from typing import Any
@@ -10,7 +10,7 @@ def load(target: str) -> Any:
     """Import ``package.module:name`` and return the object.
 
     Raises:
-        SettingsError: malformed target, no such module, or no such name in it.
+        SettingsError: malformed target, unknown module, or a name that the module lacks.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
@@ -19,7 +19,7 @@ def load(target: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists but lacks one of its own imports: that traceback is the useful message
+            raise  # the module exists, but one of its imports fails: the traceback is the useful message
         raise SettingsError(f"{target!r}: no module {module_name!r} on the Python path") from error
     if not hasattr(module, name):
         raise SettingsError(

@@ -1,1 +1,1 @@
-"""The machine: devices, memory, precision, seeds, and the facts that a result records about them."""
+"""The machine: devices, memory, precision, seeds, and the facts about them that results record."""

@@ -1,4 +1,4 @@
-"""Which device a job uses: a free GPU or a share of it under a file lock, or the CPU."""
+"""Choose a job's device: a free GPU, or a share of a GPU, under a file lock; else the CPU."""
 
 import contextlib
 import logging
@@ -16,19 +16,19 @@ from flexround.machine import precision
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
-LEAST_DRIVER = 580  # NVIDIA: CUDA 13 runs on drivers of this branch or newer
+LEAST_DRIVER = 580  # NVIDIA's driver branch: CUDA 13 needs this or a newer one
 
 
 @contextlib.contextmanager
 def lease(asked: int = 0, jobs: int = 1) -> Iterator[torch.device]:
-    """Yield a CUDA device of which no other job of this machine holds the same share; the CPU without a GPU.
+    """Yield a CUDA device, a share of which no other job of this machine holds; without a GPU, the CPU.
 
-    Snakemake counts GPUs but does not say which one a job may use, hence a lock for each share of a device. The
-    operating system frees the lock when the process ends, however it ends.
+    Snakemake counts GPUs but does not assign them to jobs, so each share of a device has a lock. The operating system
+    frees the lock when the process ends, even after a crash.
 
     Args:
-        asked: shares that the job takes of Snakemake's resource ``gpu``; 0 takes a GPU if there is one.
-        jobs: that share a GPU.
+        asked: units of Snakemake's resource ``gpu`` that the job takes; 0 uses a GPU if the machine has one.
+        jobs: number of jobs that share a GPU.
     """
     require(asked)
     if not torch.cuda.is_available():
@@ -41,10 +41,10 @@ def lease(asked: int = 0, jobs: int = 1) -> Iterator[torch.device]:
 
 
 def require(asked: int) -> None:
-    """Refuse at once to do on the CPU what was planned for a GPU; ``asked`` as in ``lease``.
+    """Refuse to run a job on the CPU that was planned for a GPU; ``asked`` as in ``lease``.
 
     Raises:
-        InputError: there is no GPU, with the CUDA version of torch.
+        InputError: torch finds no GPU; the message has torch's CUDA version.
     """
     if asked and not torch.cuda.is_available():
         raise InputError(
@@ -55,10 +55,10 @@ def require(asked: int) -> None:
 
 
 def identities() -> list[str]:
-    """Return a name of each visible device that all processes of this machine agree on: its UUID.
+    """Return the UUID of each visible device, a name on which all processes of this machine agree.
 
-    Two jobs of a cluster both call their device 0. A slice (MIG) is named as it was given, because some drivers tell
-    its GPU's UUID instead.
+    Numbers don't serve: two jobs of a cluster both call their device 0. A slice (MIG) keeps its given name, because
+    some drivers report its GPU's UUID instead.
     """
     given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     count = torch.cuda.device_count()
@@ -70,7 +70,7 @@ def identities() -> list[str]:
 
 @contextlib.contextmanager
 def lease_one(names: Sequence[str], directory: Path, jobs: int = 1) -> Iterator[int]:
-    """Yield the index of the first of ``names`` with a free share, one of ``jobs``; wait until there is one."""
+    """Wait for a free share, each device having ``jobs`` shares; yield the index of its device in ``names``."""
     # The first share of every device, then the second: jobs spread over the devices.
     shares = [directory / f"flexround-{name.replace('/', '-')}.{share}.lock" for share in range(jobs) for name in names]
     index, held = _first_free(shares)
@@ -81,11 +81,11 @@ def lease_one(names: Sequence[str], directory: Path, jobs: int = 1) -> Iterator[
 
 
 def _first_free(paths: Sequence[Path]) -> tuple[int, filelock.BaseFileLock]:
-    """Take the first lock that is free and return its index; wait until there is one."""
+    """Wait until a lock is free; take the first free lock and return its index and the lock."""
     told = False
     while True:
         for index, path in enumerate(paths):
-            held = filelock.FileLock(path, mode=0o666)  # other users lock it, too
+            held = filelock.FileLock(path, mode=0o666)  # other users lock the same file
             with contextlib.suppress(filelock.Timeout):
                 held.acquire(timeout=0)
                 return index, held

@@ -1,4 +1,4 @@
-"""Memory that is too small ends in one message; what is free of the host's memory."""
+"""Report failed allocations in one message; measure the host's free memory."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from flexround.errors import InputError
 
 GROUPS = Path("/sys/fs/cgroup")
-# Of PyTorch (GPU, CPU), CUDA's libraries, NumPy and the system, in this order.
+# Messages of PyTorch (GPU, CPU), CUDA's libraries, NumPy and the system, in this order.
 TOO_LITTLE = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory"
     r"|_STATUS_ALLOC_FAILED|Unable to allocate|Cannot allocate memory"
@@ -19,14 +19,14 @@ TOO_LITTLE = re.compile(
 
 @contextlib.contextmanager
 def enough(what: str, *ways: str) -> Iterator[None]:
-    """Say in one message that the memory was too small.
+    """Turn a failed allocation into one message.
 
     Args:
-        what: is being done; the message begins with it.
-        ways: settings that lower what is asked for, the best one first.
+        what: the work that runs inside; the message begins with it.
+        ways: settings that need less memory, the best setting first.
 
     Raises:
-        InputError: an allocation failed, with the words of PyTorch, NumPy or the system.
+        InputError: an allocation failed; the message quotes PyTorch, NumPy or the system.
     """
     try:
         yield
@@ -45,15 +45,15 @@ def enough(what: str, *ways: str) -> Iterator[None]:
 
 
 def free_bytes() -> int:
-    """Return the bytes of the host's memory that this process can still have: the least that any limit leaves."""
+    """Return the bytes of host memory that this process can still allocate, within all limits."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     rooms = [int(available.group(1)) * 1024] if available else []
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
         rooms.append(limit - int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"))
-    group = GROUPS / Path("/proc/self/cgroup").read_text().strip().rpartition("::/")[2]  # version 2, as clusters have
+    group = GROUPS / Path("/proc/self/cgroup").read_text().strip().rpartition("::/")[2]  # version 2, as on clusters
     for directory in (group, *group.parents):
-        with contextlib.suppress(OSError, ValueError):  # no limit ("max"), or not a group
+        with contextlib.suppress(OSError, ValueError):  # no limit ("max"), or no group
             most = int((directory / "memory.max").read_text())
             rooms.append(most - int((directory / "memory.current").read_text()))
     return max(0, min(rooms, default=0))

@@ -1,19 +1,19 @@
-"""How a process uses the CPU's memory."""
+"""Control whether glibc keeps or returns freed memory."""
 
 import ctypes
 import os
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 KEPT_BYTES, MAPPED_BYTES = 2**30, 2**28
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed blocks below 256 MB for the next request instead of returning them to the system.
+    """Make glibc keep freed blocks below 256 MB for later requests instead of returning them to the system.
 
-    An iteration frees and takes the same activations again; the page faults in between can cost half of its time.
-    Larger blocks (most caches) still go back. What is kept can grow to several times what is in use, since glibc finds
-    no place for an aligned block in a freed one of its size, until ``return_freed_memory``. Other C libraries are left
-    as they are.
+    Each iteration frees and allocates activations of equal sizes; page faults in between can take half of its time.
+    Larger blocks (most caches) still return to the system. Kept memory can grow to several times the used memory
+    until ``return_freed_memory``: glibc can't place an aligned block in a freed block of equal size. Other C libraries
+    are not changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
@@ -22,7 +22,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Have glibc return to the system what it keeps, before work of another shape begins."""
+    """Make glibc return kept memory to the system, before work with other shapes begins."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

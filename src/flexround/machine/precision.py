@@ -1,4 +1,4 @@
-"""How numbers are computed: a GPU's bits are the same each time, its float32 is no TF32; a CPU's are not denormal."""
+"""Numerical modes: repeatable bits and float32 without TF32 on a GPU, no denormal numbers on a CPU."""
 
 import contextlib
 import logging
@@ -17,12 +17,12 @@ UNREPEATABLE = "does not have a deterministic implementation"  # PyTorch's words
 
 
 def repeatable() -> None:
-    """Have a GPU compute the same bits each time, and float32 as float32; call it before anything is computed.
+    """Make a GPU compute the same bits each time, and float32 without TF32; call it before any computation.
 
-    An operation without a deterministic form raises, see ``repeated``. With warnings in the place of errors the
-    backward passes of fused attention would not be deterministic either.
+    An operation without a deterministic form raises, see ``repeated``. With warnings instead of errors, backward
+    passes of fused attention would not be deterministic either.
     """
-    os.environ.setdefault(WORKSPACE, ":4096:8")  # read by cuBLAS at its first product
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # cuBLAS reads this at its first product
     torch.use_deterministic_algorithms(True, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs, and hides nothing
     torch.backends.cudnn.benchmark = False
@@ -31,12 +31,12 @@ def repeatable() -> None:
 
 
 def repeated(work: Callable[[], Result], again: bool = True) -> Result:
-    """Return what ``work`` returns, which is done again if an operation in it has no deterministic form.
+    """Return the result of ``work``, which is repeated if one of its operations has no deterministic form.
 
-    Such operations are allowed from then on.
+    Nondeterministic operations are allowed from then on.
 
     Raises:
-        InputError: there is such an operation, and the work can't be done ``again``: it changes what it starts from.
+        InputError: the work has such an operation and can't be done ``again``, because it changes its own inputs.
     """
     try:
         return work()
@@ -52,24 +52,24 @@ def repeated(work: Callable[[], Result], again: bool = True) -> Result:
             ) from error
         log.warning("%s; done again without: last bits may be others each time", told)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return work()  # here, where the error no longer holds what the first attempt had on the GPU
+    return work()  # outside `except`: the error would keep the first attempt's tensors on the GPU
 
 
 def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
-    """Return the context in which products have factors of type ``kind``; softmax, norms and sums stay float32.
+    """Return the context in which factors of products have type ``kind``; softmax, norms and sums stay float32.
 
-    Nothing is kept of the parameters in that type: only the outermost autocast, which may be ``neutral``'s, forgets it,
-    and what is learned would keep its first values.
+    Casts of parameters are not cached: only the outermost autocast, perhaps ``neutral``'s, clears the cache, so that
+    learned parameters would keep their first values.
     """
     return torch.autocast(device.type, kind, enabled=kind != torch.float32, cache_enabled=False)
 
 
 @contextlib.contextmanager
 def without_denormals() -> Iterator[None]:
-    """Have a CPU take numbers below 1e-38 for 0 inside, and threads that begin inside for ever.
+    """Make a CPU treat numbers below 1e-38 as 0 inside; threads that start inside keep doing so afterwards.
 
-    Adam's averages become such numbers where the gradient stays 0, as that of a weight that AdaRound has decided, and
-    an operation on one takes a CPU 15 times as long. See bench/RESULTS.md.
+    Where gradients stay 0, as for weights that AdaRound has decided, Adam's averages become denormal. A CPU needs 15
+    times as long for an operation on such a number. See bench/RESULTS.md.
     """
     before = not (torch.tensor(1e-39, dtype=torch.float32, device="cpu") * 1).item()
     torch.set_flush_denormal(True)
@@ -81,9 +81,9 @@ def without_denormals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def neutral() -> Iterator[contextlib.ExitStack]:
-    """Compute inside as a job does: gradients on, no autocast, float32 by default, whatever the caller set.
+    """Ignore the caller's modes inside and compute as a job does: gradients on, no autocast, float32 by default.
 
-    What `repeatable` and `repeated` set inside is again as it was afterwards, but for cuBLAS's workspace.
+    Afterwards the settings of `repeatable` and `repeated` are restored, except cuBLAS's workspace.
     """
     before, cudnn, debug = torch.get_default_dtype(), torch.backends.cudnn, torch.get_deterministic_debug_mode()
     flags = cudnn.benchmark, cudnn.deterministic
@@ -104,13 +104,13 @@ def neutral() -> Iterator[contextlib.ExitStack]:
 
 
 def default(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which a network's code makes tensors on ``device``, if the caller has set a default one."""
+    """Return the context in which code creates tensors on ``device``, if the caller has set a default device."""
     return contextlib.nullcontext() if torch.get_default_device().type == "cpu" else device
 
 
 @contextlib.contextmanager
 def tensor_float(allowed: bool) -> Iterator[None]:
-    """Let GPUs round the factors of float32 products to TF32 inside, if it is ``allowed``."""
+    """If ``allowed``, let GPUs round the factors of float32 products to TF32 inside."""
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
     if allowed:
@@ -122,7 +122,7 @@ def tensor_float(allowed: bool) -> Iterator[None]:
 
 
 def facts() -> dict[str, Any]:
-    """Return what decides the last bits of a GPU's results, for the record."""
+    """Return the settings that decide the last bits of a GPU's results, for the record."""
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
     strict = torch.are_deterministic_algorithms_enabled() and not warned
     return {

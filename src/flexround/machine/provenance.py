@@ -1,4 +1,4 @@
-"""What is recorded about where a number came from."""
+"""Records of a result's origin: commit, packages, device and inputs."""
 
 import contextlib
 import datetime
@@ -14,14 +14,14 @@ from flexround.io import artifacts
 from flexround.machine import precision
 from flexround.settings.layout import ROOT
 
-RECORDED = (  # of those that are installed: the library does without most
+RECORDED = (  # if installed: the library needs few of these packages
     *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),
     *("peft", "numpy", "safetensors", "scikit-learn", "scipy", "sacrebleu", "lm_eval"),
 )
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of the packages that are installed."""
+    """Return the versions of the installed packages among ``RECORDED``."""
     found = {}
     for name in RECORDED:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -29,11 +29,11 @@ def _versions() -> dict[str, str]:
     return found
 
 
-INSTALLED = _versions()  # at the start of a job: who installs another version meanwhile changes nothing in it
+INSTALLED = _versions()  # at a job's start: later installations don't change the running job
 
 
 def processor() -> str:
-    """Return the name of the CPU's model, or of its kind where the system does not say."""
+    """Return the CPU's model name, or its architecture if the system does not report the model."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line for line in lines if line.startswith("model name")).partition(": ")[2]
@@ -41,7 +41,7 @@ def processor() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of the project's code, and whether it was edited since; None without git or a repository."""
+    """Return the commit of the project's code, marked dirty after edits; None without git or a repository."""
     if not (ROOT / ".git").exists():  # installed, perhaps within another repository
         return None
     try:
@@ -55,7 +55,7 @@ def commit() -> str | None:
 
 
 def environment(device: Any) -> dict[str, Any]:
-    """Return versions, device and host facts for a result file; of a GPU also how it computes."""
+    """Return versions, device and host facts for a result file; for a GPU also its numerical modes."""
     on_gpu = torch.device(device).type == "cuda"
     return {
         "commit": commit(),
@@ -71,9 +71,9 @@ def environment(device: Any) -> dict[str, Any]:
 
 
 def inputs(directory: Path, verify: bool = True) -> dict[str, Any]:
-    """Return what an output records of an input: its place and the hashes of its files.
+    """Return an output's record of an input: its directory and the hashes of its files.
 
     Raises:
-        InputError: as ``artifacts.read_manifest``, which compares them with these hashes.
+        InputError: as ``artifacts.read_manifest``, which compares the files with these hashes.
     """
     return {str(directory): artifacts.read_manifest(directory, verify)["files"]}

@@ -1,4 +1,4 @@
-"""One generator per purpose, derived from the run's identity; nothing here draws from the global ones."""
+"""Seeds of one generator per purpose, derived from the run's identity instead of global generators."""
 
 import hashlib
 

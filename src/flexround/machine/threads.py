@@ -1,4 +1,4 @@
-"""Hold the libraries that a job imports to its CPU threads."""
+"""Limit a job's libraries to its number of CPU threads."""
 
 import contextlib
 import os
@@ -10,9 +10,9 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_
 
 @contextlib.contextmanager
 def held(threads: int) -> Iterator[None]:
-    """Hold what is imported inside to ``threads``; two jobs that spin on the same cores are ten times slower than one.
+    """Limit libraries imported inside to ``threads``; two jobs that spin on the same cores are ten times slower.
 
-    A library reads the environment when it is loaded; a library that the worker has loaded before is told.
+    Libraries read the environment when they are loaded; libraries that the worker has already loaded are set directly.
     """
     loaded = "numpy" in sys.modules
     os.environ.update(dict.fromkeys(POOLS, str(threads)))
@@ -20,6 +20,6 @@ def held(threads: int) -> Iterator[None]:
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
     if loaded and threads > 1:
-        import threadpoolctl  # only here: a process that was not forked does not need it
+        import threadpoolctl  # only a forked process needs it
 
         threadpoolctl.threadpool_limits(threads)

@@ -1,1 +1,1 @@
-"""The mini scale's own: generated digits, narrow networks, outlier channels. Its texts are frozen (params/data)."""
+"""Code of the mini scale: generated digits, narrow networks, outlier channels. Its texts are frozen (params/data)."""

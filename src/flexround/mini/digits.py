@@ -1,9 +1,9 @@
 """The offline image set: scikit-learn's 8x8 handwritten digits, enlarged to 32x32 colour and made harder.
 
-Each image is a digit under a random affine warp, in a random colour a little lighter than its background: a gradient
-with fragments of other digits around, and noise. A base digit and its clutter never cross from one split to the other.
+Each image is a digit under a random affine warp, in a random colour a little lighter than its background. The
+background is a gradient with fragments of other digits, and noise. No base digit or fragment is in both splits.
 
-The same bytes on every machine: PCG64 uniforms, float64 throughout, one rounding to uint8 at the end.
+Every machine generates the same bytes: PCG64 uniforms, float64 throughout, one rounding to uint8 at the end.
 """
 
 import functools
@@ -19,33 +19,33 @@ from flexround.tasks.image_sets import ArrayTask
 
 SIZE = 32
 CLASSES = 10
-VALIDATION_SHARE = 0.2  # of the base digits
+VALIDATION_SHARE = 0.2  # fraction of the base digits
 FRAGMENTS = 3  # pieces of other digits in each image
-CHUNK = 500  # images rendered at once; it orders the draws, so changing it changes the data
+CHUNK = 500  # images rendered at once; changing it reorders the draws and so changes the data
 
-# Difficulty: with these the mini networks reach 92 to 96 % top-1. Colours are in 0..1.
+# Difficulty: with these values the mini networks reach 92 to 96 % top-1. Colours are in 0..1.
 ROTATION, SHEAR, SHIFT = 18.0, 0.2, 3.0  # degrees, ratio, pixels; drawn from minus to plus the value
 SCALE = (0.7, 1.0)
 BACKGROUND = (0.05, 0.5)
-CONTRAST = (0.22, 0.58)  # by how much the digit is lighter than the mean of what lies behind it
+CONTRAST = (0.22, 0.58)  # how much lighter the digit is than the mean of its background
 FRAGMENT_CONTRAST = 0.25
 TINT = (0.2, 1.0)  # weight of each colour channel in the contrast
 NOISE = 0.07  # largest standard deviation
 
 
 class Digits(ArrayTask):
-    """The offline image set of the mini scale: the random warps that made its images are the augmentation."""
+    """The offline image set of the mini scale; the random warps of its images serve as augmentation."""
 
     options: DigitsOptions
     input_shape = (3, 32, 32)
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Make the data set; nothing is read from ``sources``."""
+        """Generate the data set; ``sources`` is not read."""
         self.save(out, make(self.options.train, self.options.val, self.options.seed))
 
 
 def make(train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
-    """Make ``train`` training images from four fifths of the base digits, ``validation`` images from the others.
+    """Generate ``train`` training images from four fifths of the base digits, ``validation`` images from the rest.
 
     Returns:
         ``{train,val}_images`` uint8 (N, 32, 32, 3), ``{train,val}_labels`` int64 (N,) and ``{train,val}_base`` int64
@@ -65,14 +65,14 @@ def make(train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
 def base_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return scikit-learn's digits as smooth glyphs, float64 (1797, 32, 32) in 0..1, and labels int64 (1797,)."""
     digits = load_digits()
-    # The 8x8 counts of ink are the area averages of a binary stroke: interpolate, then sharpen back to a stroke.
+    # The 8x8 ink counts are area averages of a binary stroke: interpolate, then sharpen to a stroke again.
     zoom = functools.partial(ndimage.zoom, zoom=SIZE / 8, order=3, mode="grid-constant", grid_mode=True)
     large = np.stack([zoom(image) for image in digits.images])
     return np.clip((large - 5.0) / 6.0, 0.0, 1.0), digits.target.astype(np.int64)
 
 
 def split_bases(labels: np.ndarray, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the training and the validation base digits, each class in the same ratio."""
+    """Return the indices of training and validation base digits, with the same ratio in each class."""
     train, validation = [], []
     for label in range(CLASSES):
         members = rng.permutation(np.flatnonzero(labels == label))
@@ -83,7 +83,7 @@ def split_bases(labels: np.ndarray, rng: Generator) -> tuple[np.ndarray, np.ndar
 
 
 def render(glyphs: np.ndarray, others: np.ndarray, rng: Generator) -> np.ndarray:
-    """Return one image uint8 (N, 32, 32, 3) for each of ``glyphs`` (N, 32, 32), with clutter taken from ``others``."""
+    """Return one image uint8 (N, 32, 32, 3) per glyph of ``glyphs`` (N, 32, 32), with fragments of ``others``."""
     count = len(glyphs)
     image = background(count, rng)
     for _ in range(FRAGMENTS):
@@ -91,7 +91,7 @@ def render(glyphs: np.ndarray, others: np.ndarray, rng: Generator) -> np.ndarray
         image = paint(image, ink, FRAGMENT_CONTRAST * rng.random(count), rng)
     ink = warp(glyphs, *draw_warps(count, rng))
     image = paint(image, ink, uniform(rng, *CONTRAST, count), rng)
-    # Four uniforms are Gaussian enough, and free of functions that differ in the last bit between machines.
+    # A sum of four uniforms is Gaussian enough and needs no function whose last bit depends on the machine.
     noise = sum(rng.random(image.shape) - 0.5 for _ in range(4)) * np.sqrt(3.0)
     image += noise * (NOISE * rng.random(count))[:, None, None, None]
     return np.floor(np.clip(image, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
@@ -107,7 +107,7 @@ def background(count: int, rng: Generator) -> np.ndarray:
 
 
 def paint(image: np.ndarray, ink: np.ndarray, contrast: np.ndarray, rng: Generator) -> np.ndarray:
-    """Blend in a colour lighter than each image's mean by ``contrast`` (N,), where there is ``ink`` (N, 32, 32)."""
+    """Paint ``ink`` (N, 32, 32) in a colour that is lighter than each image's mean by ``contrast`` (N,)."""
     mean = image.mean(axis=(1, 2))
     tint = uniform(rng, *TINT, mean.shape)
     colour = mean + contrast[:, None] * tint / tint.mean(axis=1, keepdims=True)
@@ -115,7 +115,7 @@ def paint(image: np.ndarray, ink: np.ndarray, contrast: np.ndarray, rng: Generat
 
 
 def fragments(glyphs: np.ndarray, rng: Generator) -> np.ndarray:
-    """Return warped ``glyphs`` moved towards the border, so that part of a stroke shows beside the digit."""
+    """Return warped ``glyphs``, moved towards the border so that part of a stroke shows next to the digit."""
     angle, shear, scale, shift = draw_warps(len(glyphs), rng)
     away = uniform(rng, 0.0, 2 * np.pi, len(glyphs))
     shift = shift + 16.0 * np.stack([np.cos(away), np.sin(away)], axis=1)

@@ -1,8 +1,8 @@
 """The mini scale's vision models: torchvision's classes, narrow, for 32x32 images.
 
-A stride of 32 would leave a single pixel of such an image, so one stride of 2 is left out: that of the stem in ResNets,
-that of the fourth stage in MobileNetV2, where depthwise convolutions on large maps are slow. The last maps are 2x2.
-Everything else is torchvision's, ``forward`` included. Million multiply-adds per image at the default widths:
+A total stride of 32 would reduce such an image to one pixel, so one stride of 2 becomes 1. In ResNets it is the stem's.
+In MobileNetV2, where depthwise convolutions on large maps are slow, it is the fourth stage's. The last maps are 2x2.
+Everything else, including ``forward``, is torchvision's. Million multiply-adds per image at the default widths:
 3.4 (ResNet-18), 6.3 (ResNet-50), 5.2 (MobileNetV2).
 """
 
@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from flexround.models.tensors import seeded
 
-# Expansion, channels, repeats and stride of each stage (Sandler et al. 2018, table 2), but for the fourth stride.
+# Expansion, channels, repeats and stride of each stage (Sandler et al. 2018, table 2), except the fourth stride.
 _MOBILENETV2 = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -30,7 +30,7 @@ class NarrowResNet(torchvision.models.ResNet):
     """torchvision's ResNet with another number of planes and a stem of stride 1; ``forward`` is inherited."""
 
     def __init__(self, block: type[nn.Module], depths: Sequence[int], width: int, num_classes: int) -> None:
-        # Not ResNet.__init__, which has 64 planes built in.
+        # Not ResNet.__init__, which hard-codes 64 planes.
         nn.Module.__init__(self)
         self._norm_layer = nn.BatchNorm2d
         self.inplanes, self.dilation, self.groups, self.base_width = width, 1, 1, 64

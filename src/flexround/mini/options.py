@@ -1,4 +1,4 @@
-"""What scales may set of the digits. No torch here."""
+"""Options of the digits that scales may set. Imports no torch."""
 
 from pydantic import Field, NonNegativeInt
 

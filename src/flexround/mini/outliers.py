@@ -1,7 +1,7 @@
-"""Outlier channels, as large language models have them and small ones don't, put in without changing the function.
+"""Add outlier channels, as in large language models, to a small model without changing its function.
 
-A few channels of what the linears read become ``strength`` times as large, and the weights that read them as much
-smaller. So the range of the activations is that of a few channels, and the step of 8 bit is coarse for all others.
+A few input channels of the linears become ``strength`` times as large, and the weights that read them as much smaller.
+These channels then set the range of the activations, so that the 8-bit step is coarse for all other channels.
 """
 
 from collections.abc import Iterable
@@ -13,30 +13,30 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def put(model: Any, channels: int, strength: float) -> None:
-    """Change a BERT, GPT-Neo, OPT, GPT-2 or LLaMA of transformers in place; its outputs stay as they are.
+    """Change a BERT, GPT-Neo, OPT, GPT-2 or LLaMA of transformers in place; its outputs stay the same.
 
     Args:
         model: with or without a head.
-        channels: how many of each tensor that a linear of a layer reads, spread evenly; the same in all layers.
-        strength: the factor. BERT's norms feed a residual too, which no factor can pass: there the channels get an
-            offset, this many times the norm's mean gain, which the biases behind them take off again.
+        channels: number of outlier channels per input tensor of a linear, evenly spread, equal in all layers.
+        strength: the factor. BERT's norms also feed a residual, which passes no factor. Their channels get an
+            offset, ``strength`` times the norm's mean gain, which later biases subtract.
     """
     LAYERS[model.config.model_type](model.base_model, channels, strength)
 
 
 def _bert(base: Any, channels: int, strength: float) -> None:
-    """Offsets on what the layers read, factors on the values; a GELU passes no factor."""
+    """Put offsets on the layers' inputs, factors on the values; a GELU passes no factor."""
     norm = base.embeddings.LayerNorm
     for layer in base.encoder.layer:
         attention, within = layer.attention.self, layer.attention.output
         shift(norm, [attention.query, attention.key, attention.value], within.dense, channels, strength)
         stretch(attention.value, within.dense, channels, strength)
         shift(within.LayerNorm, [layer.intermediate.dense], layer.output.dense, channels, strength)
-        norm = layer.output.LayerNorm  # the last one is read by the head alone
+        norm = layer.output.LayerNorm  # only the head reads the last norm
 
 
 def _gpt_neo(base: Any, channels: int, strength: float) -> None:
-    """Factors on both norms and the values."""
+    """Put factors on both norms and the values."""
     for layer in base.h:
         attention = layer.attn.attention
         amplify(layer.ln_1, [attention.q_proj, attention.k_proj, attention.v_proj], channels, strength)
@@ -45,7 +45,7 @@ def _gpt_neo(base: Any, channels: int, strength: float) -> None:
 
 
 def _opt(base: Any, channels: int, strength: float) -> None:
-    """Factors on both norms, the values and what comes from the ReLU."""
+    """Put factors on both norms, the values and the output of the ReLU."""
     for layer in base.decoder.layers:
         attention = layer.self_attn
         amplify(layer.self_attn_layer_norm, [attention.q_proj, attention.k_proj, attention.v_proj], channels, strength)
@@ -55,7 +55,7 @@ def _opt(base: Any, channels: int, strength: float) -> None:
 
 
 def _gpt2(base: Any, channels: int, strength: float) -> None:
-    """Factors on both norms and the values, the last third of ``c_attn``."""
+    """Put factors on both norms and the values, the last third of ``c_attn``."""
     for layer in base.h:
         amplify(layer.ln_1, [layer.attn.c_attn], channels, strength)
         amplify(layer.ln_2, [layer.mlp.c_fc], channels, strength)
@@ -63,7 +63,7 @@ def _gpt2(base: Any, channels: int, strength: float) -> None:
 
 
 def _llama(base: Any, channels: int, strength: float) -> None:
-    """Factors on both norms, the values and the up-projection."""
+    """Put factors on both norms, the values and the up-projection."""
     for layer in base.layers:
         attention, mlp = layer.self_attn, layer.mlp
         amplify(layer.input_layernorm, [attention.q_proj, attention.k_proj, attention.v_proj], channels, strength)
@@ -76,7 +76,7 @@ LAYERS = {"bert": _bert, "gpt_neo": _gpt_neo, "opt": _opt, "gpt2": _gpt2, "llama
 
 
 def amplify(norm: Any, readers: Iterable[nn.Module], channels: int, strength: float) -> None:
-    """Multiply channels of a norm's output, which all ``readers`` read and nothing else does."""
+    """Multiply channels of a norm's output, which exactly the ``readers`` read."""
     chosen = spread(channels, len(norm.weight))
     for values in (norm.weight, getattr(norm, "bias", None)):
         if values is not None:
@@ -86,9 +86,9 @@ def amplify(norm: Any, readers: Iterable[nn.Module], channels: int, strength: fl
 
 
 def shift(norm: Any, readers: Iterable[Any], beside: Any, channels: int, strength: float) -> None:
-    """Add to channels of a norm's output; the biases of the ``readers`` and of ``beside`` take it off again.
+    """Add an offset to channels of a norm's output; the biases of ``readers`` and ``beside`` subtract it again.
 
-    ``beside`` is the linear whose output the residual is added to.
+    ``beside`` is the linear to whose output the residual is added.
     """
     chosen = spread(channels, len(norm.weight))
     offset = strength * norm.weight.abs().mean()
@@ -99,7 +99,7 @@ def shift(norm: Any, readers: Iterable[Any], beside: Any, channels: int, strengt
 
 
 def stretch(first: Any, second: nn.Module, channels: int, strength: float) -> None:
-    """Multiply channels of what ``second`` reads, the last outputs of ``first``; what is between passes factors."""
+    """Multiply input channels of ``second``, the last outputs of ``first``; layers in between pass factors."""
     weight, readers = rows(first), rows(second)
     chosen = spread(channels, readers.shape[1])
     skipped = len(weight) - readers.shape[1]
@@ -110,10 +110,10 @@ def stretch(first: Any, second: nn.Module, channels: int, strength: float) -> No
 
 
 def spread(channels: int, width: int) -> Tensor:
-    """Return the indices (channels,) of so many among ``width`` channels."""
+    """Return the indices (channels,) of evenly spread channels among ``width``."""
     return torch.arange(channels) * width // channels
 
 
 def rows(linear: Any) -> Tensor:
-    """Return the weight (outputs, inputs) of a linear, a view; GPT-2's ``Conv1D`` has it transposed."""
+    """Return the weight (outputs, inputs) of a linear as a view; GPT-2's ``Conv1D`` stores the transpose."""
     return linear.weight if isinstance(linear, nn.Linear) else linear.weight.T

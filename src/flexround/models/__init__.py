@@ -1,1 +1,1 @@
-"""Where the blocks, the quantized tensors and the first and last layer of each architecture are."""
+"""Each architecture's blocks, quantized tensors, and first and last layer."""

@@ -1,8 +1,8 @@
-"""The block protocol: how any architecture is shown to the reconstruction engine, and to equalization.
+"""The block protocol, by which the reconstruction engine and equalization see any architecture.
 
-An adapter is one function ``blocks(model) -> list[Block]`` over an unmodified module. Two things must hold, and the
-contract test checks them for every adapter: running the blocks one after the other equals ``model(x)``, and the first
-and last block hold exactly the first and last linear layer (a user's own blocks may hold more, docs/own.md).
+An adapter is one function ``blocks(model) -> list[Block]`` over an unmodified module. The contract test checks two
+rules for every adapter: running the blocks in order equals ``model(x)``, and the first and last block contain exactly
+the first and last linear layer (a user's own blocks may contain more, docs/own.md).
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ def identity(x: Tensor) -> Tensor:
 
 
 def plain(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return ``module(x)``, x (N, ...): the call of a block that knows no padding."""
+    """Return ``module(x)``, x (N, ...): the call of a block without padding."""
     return module(x)
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """An activation tensor that is quantized: the input or the output of a module, which must be called once."""
+    """A quantized activation tensor: the input or the output of a module that is called once."""
 
     module: nn.Module
     where: Literal["input", "output"]
@@ -37,15 +37,15 @@ class Block:
     Attributes:
         name: dotted name for logs, e.g. ``layer1.0``.
         module: shares its parameters with the model.
-        sites: activation tensors quantized inside, the block output last (no site on the network's output).
-        before: glue between the previous block's output and this one's input (pooling, flatten, the embedding of
-            token ids); applied once to the cached activations, not in every iteration; not quantized.
+        sites: quantized activation tensors, the block's output last (the network's output has no site).
+        before: unquantized glue between the previous block's output and this block's input (pooling, flatten, the
+            embedding of token ids); applied once to the cached activations, not in every iteration.
         call: ``(module, x, mask) -> output``; ``mask`` is bool (N, T), True for real tokens, or None without padding.
-        behind: what the network computes of the output element by element, such as the activation that follows the
-            module; errors are measured behind it.
-        any_length: whether ``call`` takes sequences that end before the samples do, where all rows have padding.
-        keeps_strides: whether the code between blocks may depend on the strides of what it reads, so that caches keep
-            those that the network gives; else images are kept with their channels last.
+        behind: the network's elementwise function of the output, such as the activation that follows the module; errors
+            are measured after it.
+        any_length: whether ``call`` accepts sequences cut after the last real token of a batch.
+        keeps_strides: whether the code between blocks may depend on its inputs' strides, so that caches keep the
+            network's strides; else caches store images with channels last.
     """
 
     name: str
@@ -69,13 +69,13 @@ def layer_blocks(
     embed: Callable[[Tensor], Tensor],
     call: Callable[[nn.Module, Tensor, Tensor | None], Tensor],
 ) -> list[Block]:
-    """Return a transformer's layers, hidden states (N, T, H) to the same, as blocks.
+    """Return a transformer's layers, which map hidden states (N, T, H) to hidden states, as blocks.
 
     The first block's input is int64 (N, 2, T): token ids, then token types, which most families ignore. The last
-    block's output is that of the last layer, before a final norm. Each linear of a block reads one quantized tensor;
-    query, key and value share theirs, and the residual reads the unquantized original. Softmax, norms, embeddings and
-    heads stay in full precision (specification 5.2). ``inputs`` names the modules of a layer whose input is quantized;
-    ``embed`` makes the first layer's input.
+    block's output is the last layer's, before a final norm. Each linear of a block reads one quantized tensor;
+    query, key and value read the same, and the residual reads the unquantized original. Softmax, norms, embeddings and
+    heads stay in full precision (specification 5.2). ``inputs`` names a layer's modules with quantized input;
+    ``embed`` computes the first layer's input.
     """
     made = []
     for i, layer in enumerate(layers):
@@ -85,7 +85,7 @@ def layer_blocks(
 
 
 def run(blocks: Iterable[Block], x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Run ``x`` (N, ...), a model's input, through the blocks in order; ``mask`` is bool (N, T) or None."""
+    """Run a model's input ``x`` (N, ...) through the blocks in order; ``mask`` is bool (N, T) or None."""
     for block in blocks:
         x = block(block.before(x), mask)
     return x
@@ -95,7 +95,7 @@ def run(blocks: Iterable[Block], x: Tensor, mask: Tensor | None = None) -> Tenso
 class EqualizationGroup:
     """A chain whose inner tensors feed nothing else: two convolutions, or three with a depthwise one in the middle.
 
-    ``convs`` are dotted names in forward order; ``activation`` tells whether a ReLU lies between them, or nothing.
+    ``convs`` are dotted names in forward order; ``activation`` tells whether ReLUs are between them.
     """
 
     convs: tuple[str, ...]
@@ -103,7 +103,7 @@ class EqualizationGroup:
 
 
 class Link(NamedTuple):
-    """One convolution of a chain: its dotted name, has it one filter per input channel, does a ReLU follow it."""
+    """A convolution of a chain: dotted name, whether it is depthwise, whether a ReLU follows."""
 
     name: str
     depthwise: bool
@@ -111,7 +111,7 @@ class Link(NamedTuple):
 
 
 def links(unit: nn.Module, name: str) -> list[Link]:
-    """Return the convolutions of a unit in the order of registration; a ReLU or ReLU6 follows the one before it."""
+    """Return a unit's convolutions in registration order; a ReLU or ReLU6 belongs to the convolution before it."""
     found: list[Link] = []
     for inner, module in unit.named_modules(prefix=name):
         if isinstance(module, nn.Conv2d):
@@ -124,7 +124,7 @@ def links(unit: nn.Module, name: str) -> list[Link]:
 def split_chain(chain: Sequence[Link]) -> list[EqualizationGroup]:
     """Split a chain into groups that share their end convolutions (Nagel et al. 2019, section 4.1).
 
-    A depthwise convolution has the same channels on both sides, so it joins its neighbours in one group of three.
+    A depthwise convolution has the same channels on both sides, so it forms a group of three with its neighbours.
     """
     groups = []
     start = 0
@@ -137,10 +137,10 @@ def split_chain(chain: Sequence[Link]) -> list[EqualizationGroup]:
 
 
 def groups_between_shortcuts(units: Iterable[tuple[list[Link], bool]]) -> list[EqualizationGroup]:
-    """Return the groups of a network's units, each given as its convolutions and whether it has a shortcut.
+    """Return the groups of a network's units; a unit is its convolutions and whether it has a shortcut.
 
-    A shortcut makes a tensor feed two places or adds two tensors, and neither may be rescaled: chains end there. What
-    is left are the convolutions inside each unit, and links between neighbours of which neither has a shortcut.
+    Chains end at shortcuts: a tensor that feeds two places or is added to another can't be rescaled. The remaining
+    links are convolutions inside a unit, and between neighbouring units without shortcuts.
     """
     chains: list[list[Link]] = [[]]
     for links, shortcut in units:

@@ -19,10 +19,9 @@ from flexround.settings.schema import Checkpoint
 
 
 def architecture(checkpoint: Checkpoint, head: Mapping[str, Any]) -> nn.Module:
-    """Return the network in eval mode; ``head`` is what the task asks for.
+    """Return the network in eval mode; ``head`` has the task's arguments of the factory.
 
-    The weights are as the factory leaves them, the same in each process;
-    there are none if the checkpoint is streamed.
+    The factory initialises the weights, identically in each process; a streamed checkpoint has none.
     """
     factory, seed = imports.load(checkpoint.model.factory), derive("weights", checkpoint.model.model_dump_json())
     with seeded(seed), weightless() if checkpoint.streamed else contextlib.nullcontext():
@@ -38,10 +37,10 @@ def full_precision(
 ) -> nn.Module:
     """Return the network with the full-precision weights stored in ``directory``, all in memory.
 
-    A streamed one has its parameters on ``device`` and of type ``kind``, and never more than one of them besides.
+    A streamed network has its parameters on ``device`` with type ``kind``; reading takes memory for one more tensor.
 
     Raises:
-        InputError: damaged files or weights of another network.
+        InputError: files are damaged or belong to another network.
     """
     if checkpoint.streamed:
         shards = streamed(checkpoint, head, directory)
@@ -54,7 +53,7 @@ def full_precision(
 
 
 def streamed(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path) -> Shards:
-    """Return the files of a network's weights, with their still empty ``model``; InputError if they are not its own."""
+    """Return a network's weight files with its still empty ``model``; InputError for another network's files."""
     artifacts.read_manifest(directory)
     return Shards(directory, architecture(checkpoint, head))
 

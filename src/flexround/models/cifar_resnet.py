@@ -1,4 +1,4 @@
-"""CIFAR-10's ResNets (He et al. 2016, section 4.2) and their blocks; names as in akamaster's released weights."""
+"""CIFAR-10's ResNets (He et al. 2016, section 4.2) and their blocks; parameter names match akamaster's weights."""
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ class BasicBlock(nn.Module):
         self.stride, self.padding = stride, (outputs - inputs) // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output, (N, outputs, H / stride, W / stride), of x (N, inputs, H, W)."""
+        """Return the block's output, (N, outputs, H / stride, W / stride), for x (N, inputs, H, W)."""
         out = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
         if self.stride > 1:
             x = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
@@ -44,7 +44,7 @@ class CifarResNet(nn.Module):
         self.linear = nn.Linear(inputs, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, num_classes) of images (N, 3, H, W)."""
+        """Return logits (N, num_classes) for images (N, 3, H, W)."""
         x = self.relu(self.bn1(self.conv1(x)))
         return self.linear(pool(self.layer3(self.layer2(self.layer1(x)))))
 
@@ -55,14 +55,14 @@ def pool(x: Tensor) -> Tensor:
 
 
 def resnet(depth: int, num_classes: int = 10) -> CifarResNet:
-    """Return the network of a depth, 6n + 2 layers: 20, 32, 44, 56, ..."""
+    """Return the network with 6n + 2 layers; depths are 20, 32, 44, 56, ..."""
     return CifarResNet(depth // 6, num_classes)
 
 
 def blocks(model: CifarResNet) -> list[Block]:
     """Return the units of reconstruction, as BRECQ cuts ResNets: stem, residual blocks, classifier.
 
-    Call it after the batch norms are folded: the stem holds the modules that ``model`` has at that time.
+    Call it after the batch norms are folded: the stem holds the current modules of ``model``.
     """
     stem = Block("stem", nn.Sequential(model.conv1, model.bn1, model.relu), (Site(model.relu, "output"),))
     residual = [

@@ -1,26 +1,26 @@
-"""EfficientNet-Lite0 and its blocks. Parameters are named as in the released weights, which come from TensorFlow's."""
+"""EfficientNet-Lite0 and its blocks. Parameter names match the released weights, converted from TensorFlow."""
 
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, EqualizationGroup, Link, Site, groups_between_shortcuts, links
 
 STEM, HEAD, EPS = 32, 1280, 1e-3
-# Of each stage: outputs, kernel, stride of the first block, factor of the expansion, blocks.
+# Per stage: outputs, kernel, stride of the first block, expansion factor, blocks.
 _FIRST = ((16, 3, 1, 1, 1), (24, 3, 2, 6, 2), (40, 5, 2, 6, 2), (80, 3, 2, 6, 3))
 STAGES = (*_FIRST, (112, 5, 1, 6, 3), (192, 5, 2, 6, 4), (320, 3, 1, 6, 1))
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution with TensorFlow's padding "same", of inputs (N, C, H, W) whose sides the stride divides.
+    """A convolution with TensorFlow's padding "same"; the stride must divide the sides of inputs (N, C, H, W).
 
-    With stride 2 the number of zeros is odd: one more follows an image than precedes it.
+    With stride 2 the number of zeros is odd: an image has one more zero after it than before it.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
         before, more = divmod(kernel - stride, 2)
         super().__init__(inputs, outputs, kernel, stride, before, groups=groups, bias=False)
         self.more = more
-        # PyTorch's own record of the padding of each side, by which a layer's input is unfolded.
+        # PyTorch's record of the padding on each side, used to unfold a layer's input.
         self._reversed_padding_repeated_twice = [before, before + more] * 2
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -42,7 +42,7 @@ class InvertedResidual(nn.Module):
         self._project_conv, self._bn2 = SameConv2d(inner, outputs, 1), nn.BatchNorm2d(outputs, EPS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output, (N, outputs, H / stride, W / stride), of x (N, inputs, H, W)."""
+        """Return the block's output, (N, outputs, H / stride, W / stride), for x (N, inputs, H, W)."""
         out = self.expanded(self._bn0(self._expand_conv(x))) if self.expands else x
         out = self.filtered(self._bn1(self._depthwise_conv(out)))
         out = self._bn2(self._project_conv(out))
@@ -50,7 +50,7 @@ class InvertedResidual(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """The network without the dropout before its classifier."""
+    """EfficientNet-Lite0 without the dropout before its classifier."""
 
     def __init__(self, num_classes: int = 1000) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class EfficientNetLite0(nn.Module):
         self._fc = nn.Linear(HEAD, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, num_classes) of images (N, 3, H, W), whose sides are divisible by 32."""
+        """Return logits (N, num_classes) for images (N, 3, H, W) with sides divisible by 32."""
         x = self.stem(self._bn0(self._conv_stem(x)))
         for block in self._blocks:
             x = block(x)
@@ -93,6 +93,6 @@ def equalization_groups(model: EfficientNetLite0) -> list[EqualizationGroup]:
 
 
 def _sites(block: nn.Module) -> tuple[Site, ...]:
-    """Return the quantized tensors of a block: after each activation, and the output."""
+    """Return the quantized tensors of a block: the output of each activation, and the block's output."""
     inside = [module for name, module in block.named_children() if name in ("expanded", "filtered")]
     return tuple(Site(module, "output") for module in (*inside, block))

@@ -1,4 +1,4 @@
-"""Hugging Face model directories and GGUF files: their weights into our models, their tokenizers into our form."""
+"""Load weights from Hugging Face directories and GGUF files into our models; convert their tokenizers."""
 
 import contextlib
 import inspect
@@ -19,7 +19,7 @@ from flexround.models.weights import load_into
 
 log = logging.getLogger(__name__)
 
-# Fields of a configuration that change nothing of what a network computes from its weights, but in training.
+# Fields of a configuration that change a network's computations in training alone, or not at all.
 _WITHOUT_EFFECT = re.compile(
     r".*(dropout|drop|pdrop|layerdrop|token_id)$|(summary|problem|router_aux|output)_.*|init.*_(range|std)|init_std|"
     "use_cache|pretraining_tp|gradient_checkpointing|dtype|transformers_version|architectures|id2label|label2id|"
@@ -28,10 +28,10 @@ _WITHOUT_EFFECT = re.compile(
 
 
 def import_directory(model: Any, directory: Path, out: Path) -> None:
-    """Load a Hugging Face directory into ``model``, and put its tokenizer into ``out`` in our form.
+    """Load a Hugging Face directory into ``model``, and write its tokenizer to ``out`` in our form.
 
     Raises:
-        InputError: another architecture, missing weights, a tokenizer of another model.
+        InputError: the architecture differs, weights are missing, or the tokenizer belongs to another model.
     """
     tokenizer = tokenizer_files.padded(tokenizer_files.find(directory))
     tokenizer_files.check_vocabulary(model, tokenizer, directory)
@@ -42,23 +42,23 @@ def import_directory(model: Any, directory: Path, out: Path) -> None:
 
 
 def load_pretrained(model: Any, directory: Path) -> None:
-    """Load the weights of a Hugging Face directory into ``model``, a model of one of their classes.
+    """Load the weights of a Hugging Face directory into ``model``, a model of a transformers class.
 
-    The class itself maps the names, legacy ones included. A classifier that the directory lacks, or has for another
-    number of labels, stays as it is and is named in the log.
+    The class itself maps names, including legacy names. A classifier that the directory lacks, or has for another
+    number of labels, keeps its initial weights; the log names it.
 
     Args:
-        model: without weights it is only compared with the directory.
+        model: target; a model without weights is only compared with the directory.
         directory: ``config.json`` and ``model.safetensors`` or ``pytorch_model.bin``, whole or in shards; no code in
-            them runs.
+            these files runs.
 
     Raises:
-        InputError: another architecture, or missing weights.
+        InputError: the architecture differs, or weights are missing.
     """
     check_same(model.config, AutoConfig.from_pretrained(directory, **LOCAL), directory / "config.json")
-    if next(model.parameters()).is_meta:  # streamed: its weights are read when they are needed
+    if next(model.parameters()).is_meta:  # streamed: weights are read when needed
         return
-    with torch.random.fork_rng(devices=()):  # it would draw a missing head from the global generator
+    with torch.random.fork_rng(devices=()):  # from_pretrained draws missing heads from the global generator
         loaded, report = type(model).from_pretrained(
             directory,
             config=model.config,
@@ -69,8 +69,8 @@ def load_pretrained(model: Any, directory: Path) -> None:
         )
     fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     base = f"{model.base_model_prefix}."
-    # The pooler is a head too: a masked language model is trained without one. A language model's head is never trained
-    # here from the start; tied to the embeddings, it is no weight of its own.
+    # The pooler counts as a head: masked language models are trained without it. A language model's head is never
+    # trained from scratch here; tied to the embeddings, it is no separate weight.
     known = (base, "lm_head.")
     if lost := sorted(key for key in fresh if key.startswith(known) and not key.startswith(f"{base}pooler.")):
         raise InputError(
@@ -84,7 +84,7 @@ def load_pretrained(model: Any, directory: Path) -> None:
 
 
 def check_same(config: Any, theirs: Any, path: Path) -> None:
-    """Raise InputError, with all differences, if a file's configuration has another architecture than our settings."""
+    """Raise InputError, with all differences, if a file's architecture differs from our settings."""
     named = inspect.signature(type(config)).parameters
     compared = ["model_type", "attention_layers", *(name for name in named if not _WITHOUT_EFFECT.fullmatch(name))]
     differences = [
@@ -97,14 +97,14 @@ def check_same(config: Any, theirs: Any, path: Path) -> None:
 
 
 def import_gguf(model: Any, path: Path, out: Path) -> None:
-    """Load a GGUF file's dequantized weights into ``model``, and put its tokenizer into ``out`` in our form.
+    """Load a GGUF file's dequantized weights into ``model``, and write its tokenizer to ``out`` in our form.
 
-    GGUF, llama.cpp's format, has quantized weights, the architecture and the tokenizer in one file, which transformers
-    reads through the package ``gguf``. The weights become float32: the network that is quantized here is the
-    dequantized one, and "full precision" means it.
+    GGUF, llama.cpp's format, has quantized weights, architecture and tokenizer in one file; transformers reads it
+    through the package ``gguf``. The weights become float32. This dequantized network is then quantized, and
+    "full precision" refers to it.
 
     Raises:
-        InputError: another architecture.
+        InputError: the architecture differs.
     """
     named: Any = {"gguf_file": path.name, **LOCAL}
     with contextlib.redirect_stderr(io.StringIO()):  # progress bars

@@ -1,10 +1,10 @@
-"""Released networks in forms of their own: BRECQ's names, MobileNetV2 of the ONNX zoo, stories260K of llama2.c.
+"""Released networks in special formats: BRECQ's MobileNetV2, the ONNX zoo's MobileNetV2, llama2.c's stories260K.
 
-llama2.c has the weights in one binary file, the tokenizer in another. The weights: seven little-endian int32 (width,
-feed-forward width, layers, heads, key and value heads, vocabulary, which is negative where the head is not shared with
-the embedding, positions), then float32 tensors: embedding; for all layers together each of attention norm, wq, wk, wv,
-wo, feed-forward norm, w1 (gate), w2 (down), w3 (up); final norm; two rotary tables that are computed anew here; the
-head if it is not shared. The tokenizer: int32, then for each token float32 score, int32 length and its bytes.
+llama2.c stores weights and tokenizer in two binary files. The weights start with seven little-endian int32: width,
+feed-forward width, layers, heads, key and value heads, vocabulary (negative if head and embedding are not shared),
+positions. Then follow float32 tensors: embedding; stacked over layers, attention norm, wq, wk, wv, wo, feed-forward
+norm, w1 (gate), w2 (down), w3 (up); final norm; two rotary tables, which are recomputed here; the head if it is not
+shared. The tokenizer is an int32, then for each token a float32 score, an int32 length and the token's bytes.
 """
 
 import re
@@ -24,19 +24,19 @@ from flexround.io.artifacts import write_text
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.models.weights import load_into
 
-_UNEXPANDED = "features.1.conv."  # the block of MobileNetV2 that has two convolutions; all others have three
+_UNEXPANDED = "features.1.conv."  # MobileNetV2's only block with two convolutions; other blocks have three
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
-CLASSIFIER = "mobilenetv2-12-int8.onnx"  # beside the directory of the other weights
+CLASSIFIER = "mobilenetv2-12-int8.onnx"  # next to the directory of the other weights
 UNKNOWN, BEGIN = 0, 1
 HEADER_BYTES = 28
-BYTES = 3  # the first of the 256 tokens of single bytes, <0x00> to <0xFF>
+BYTES = 3  # first of the 256 single-byte tokens <0x00> to <0xFF>
 
 
 def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Map a MobileNetV2 of BRECQ's release to torchvision's names.
+    """Map the names in BRECQ's release of MobileNetV2 to torchvision's names.
 
-    There each block is flat, (conv, norm, ReLU6) repeated and the last ReLU6 left out; torchvision nests all
-    triples but the last. Everything outside the blocks has the same names.
+    BRECQ's blocks are flat: repeated (conv, norm, ReLU6) without the last ReLU6. torchvision nests all triples but
+    the last. Names outside the blocks are equal.
     """
 
     def rename(name: str) -> str:
@@ -50,14 +50,14 @@ def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def import_mobilenetv2(model: Any, directory: Path, _: Path) -> None:
-    """Load mobilenetv2-7 of the ONNX model zoo into a ``folded`` network, as far as its float32 weights can be had.
+    """Load mobilenetv2-7 of the ONNX model zoo into a ``folded`` network; the classifier's weight is 8-bit.
 
-    ``directory`` has an array for each weight and bias of a convolution, named after the nodes of the graph, which are
-    in the order of the modules, and the bias of the classifier. Its weight is that of the zoo's 8-bit network beside
-    the directory, int8 (1280, 1000) with a scale for each class.
+    ``directory`` has an array for each convolution's weight and bias, named after the graph's nodes, which are in
+    module order, and the classifier's bias. The classifier's weight comes from the zoo's 8-bit network next to the
+    directory: int8 (1280, 1000) with one scale per class.
 
     Raises:
-        InputError: weights of another network.
+        InputError: the weights belong to another network.
     """
     convolutions = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
     numbers = sorted(int(path.name.split("_")[1]) for path in directory.glob("conv_*_weight.npy"))
@@ -75,7 +75,7 @@ def import_mobilenetv2(model: Any, directory: Path, _: Path) -> None:
 
 
 def import_stories260k(model: Any, directory: Path, out: Path) -> None:
-    """Load stories260K into ``model``, a ``LlamaForCausalLM``, and put its tokenizer into ``out`` in our form."""
+    """Load stories260K into ``model``, a ``LlamaForCausalLM``, and write its tokenizer to ``out`` in our form."""
     weights = directory / "stories260K.bin"
     numbers = np.frombuffer(weights.read_bytes()[HEADER_BYTES:], "<f4")
     load_into(model, _state(model.config, numbers), str(weights))
@@ -83,9 +83,9 @@ def import_stories260k(model: Any, directory: Path, out: Path) -> None:
 
 
 def tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Return the tokenizer: a space and the begin of text in front, then greedy merges by the best score."""
+    """Return the tokenizer: it prepends a space and the begin of text, then merges greedily by best score."""
     scores = _scores(path)
-    # A merge is as good as the score of what it makes, and of one score, whatever its halves, the first in the text.
+    # Merges rank by the score of the merged piece; with equal scores, the first in the text comes first.
     merges = [
         (-score, cut, (piece[:cut], piece[cut:]))
         for piece, score in list(scores.items())[BYTES + 256 :]
@@ -108,11 +108,11 @@ def tokenizer(path: Path) -> tokenizers.Tokenizer:
 
 
 def _state(config: Any, content: np.ndarray) -> dict[str, Tensor]:
-    """Return the weights by Hugging Face's names."""
+    """Return the weights under Hugging Face's names."""
     width, hidden, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     size, vocabulary = width // config.num_attention_heads, config.vocab_size
     keys = config.num_key_value_heads * size
-    shapes = {  # in the order of the file; a name with {} stands for all layers
+    shapes = {  # in file order; a name with {} covers all layers
         "model.embed_tokens": (vocabulary, width),
         "model.layers.{}.input_layernorm": (width,),
         "model.layers.{}.self_attn.q_proj": (width, width),
@@ -142,13 +142,13 @@ def _state(config: Any, content: np.ndarray) -> dict[str, Tensor]:
 def halves(weight: Tensor, size: int) -> Tensor:
     """Reorder the rows of a query or key projection, shape (heads * size, width).
 
-    llama2.c turns neighbouring rows of a head together, Hugging Face rows of its first and its second half.
+    llama2.c rotates pairs of neighbouring rows of a head; Hugging Face pairs rows of its first and second half.
     """
     return weight.view(-1, size // 2, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
 def _scores(path: Path) -> dict[str, float]:
-    """Return each token's score, in the order of their ids."""
+    """Return each token's score, in id order."""
     content, start, scores = path.read_bytes(), 4, {}
     while start < len(content):
         score, length = struct.unpack_from("<fi", content, start)

@@ -1,8 +1,8 @@
-"""Any transformer of Hugging Face's as blocks: its stack of layers is found by structure, not by the model's name.
+"""Blocks of any Hugging Face transformer: its stack of layers is found by structure, not by the model's name.
 
-The model's own code makes the arguments of a layer (mask, positions, rotations): it runs up to the layer, with the
-layers before it standing in, and the layer is then called with the same. So an architecture needs no adapter, if each
-layer of the stack reads what the one before it gives.
+The model's own code computes a layer's arguments (mask, positions, rotations): it runs up to the layer, with stand-ins
+for earlier layers. The block then reuses these arguments. An architecture needs no adapter if each layer reads the
+previous layer's output.
 """
 
 import functools
@@ -20,20 +20,20 @@ from flexround.models.blocks import Block, Site, identity
 from flexround.models.surgery.attach import weight_axes
 from flexround.models.trace import Call, first_argument, first_output, reached, with_first
 
-HIDDEN, IDS = "inputs_embeds", "input_ids"  # arguments by which a model of transformers takes hidden states or tokens
-# What a layer may give for hidden states: itself, or tuples whose second is the attention's weights.
+HIDDEN, IDS = "inputs_embeds", "input_ids"  # arguments of transformers models for hidden states and tokens
+# A layer may return hidden states, or a tuple of them and perhaps attention weights.
 LAYER_OUTPUTS: tuple[Callable[[Tensor], Any], ...] = (lambda x: x, lambda x: (x,), lambda x: (x, None))
 
 
 def blocks(model: nn.Module) -> list[Block]:
-    """Cut a model of transformers that reads tokens, with a head or inside another module, into its layers.
+    """Cut a transformers model that reads tokens, with a head or inside another module, into its layers.
 
-    The first block's input is int64 (N, 2, T): token ids, then token types, which count where the model knows types.
-    The last block's output is that of the last layer. The input of each linear in a layer is quantized. What is outside
-    the layers (embeddings, norms, pooler, head) stays in full precision, as in section 4.3 of the paper.
+    The first block's input is int64 (N, 2, T): token ids, then token types, which matter if the model uses types.
+    The last block's output is the last layer's. The input of each linear in a layer is quantized. Modules outside the
+    layers (embeddings, norms, pooler, head) stay in full precision, as in section 4.3 of the paper.
 
     Raises:
-        InputError: there is no such stack.
+        InputError: the model has no such stack.
     """
     found = stack(model)
     if found is None:
@@ -49,9 +49,9 @@ def blocks(model: nn.Module) -> list[Block]:
 
 
 def stack(model: nn.Module) -> tuple[str, nn.Module, list[nn.Module]] | None:
-    """Return the name of a model's list of layers, the innermost module that takes hidden states and runs it, and it.
+    """Return the name of a model's list of layers, the innermost module that runs it on hidden states, and the list.
 
-    Of several lists it is the one with the most weights: the text's in a model that also reads images.
+    Among several lists, the list with the most weights counts: the text's in a model that also reads images.
     """
     outermost: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
@@ -68,7 +68,7 @@ def stack(model: nn.Module) -> tuple[str, nn.Module, list[nn.Module]] | None:
 
 
 def _size(module: nn.Module) -> int:
-    """Return the number of weights of a linear or convolution, without those of modules inside."""
+    """Return the number of weights of a linear or convolution, excluding inner modules."""
     weight = module.weight if weight_axes(module) else None
     return weight.numel() if isinstance(weight, Tensor) else 0
 
@@ -76,16 +76,16 @@ def _size(module: nn.Module) -> int:
 class _Calls:
     """The arguments with which the model calls its layers.
 
-    They are kept for inputs without padding, since the next iteration has inputs of the same shape.
+    Arguments for inputs without padding are cached, since the next iteration has inputs of the same shape.
     """
 
     def __init__(self, host: nn.Module, layers: Sequence[nn.Module]) -> None:
         self.host, self.layers = host, layers
         self.known: dict[int, tuple[object, Call]] = {}
-        self.ways = [*itertools.product((HIDDEN, IDS), LAYER_OUTPUTS)]  # the one that fits first, once it is known
+        self.ways = [*itertools.product((HIDDEN, IDS), LAYER_OUTPUTS)]  # a way that worked moves to the front
 
     def arguments(self, index: int, x: Tensor, mask: Tensor | None) -> Call:
-        """Return positional and named arguments of a layer for hidden states ``x`` (N, T, H) and mask, bool (N, T)."""
+        """Return a layer's positional and named arguments for hidden states ``x`` (N, T, H) and mask, bool (N, T)."""
         key = tuple(x.shape), x.dtype, x.device
         if mask is None and index in self.known and self.known[index][0] == key:
             return self.known[index][1]
@@ -100,7 +100,7 @@ class _Calls:
                 arguments, keywords = self._reached(index, x, mask, *way)
             except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
                 refuse_memory(error)
-                continue  # by another way
+                continue  # try another way
             passed = first_argument(arguments, keywords)
             if isinstance(passed, Tensor) and (passed.shape, passed.device) == (x.shape, x.device):
                 self.ways.sort(key=way.__ne__)
@@ -112,7 +112,7 @@ class _Calls:
 
     @torch.no_grad()
     def _reached(self, index: int, x: Tensor, mask: Tensor | None, given: str, output: Callable[[Tensor], Any]) -> Call:
-        """Run the model, given hidden states or token ids, until it calls a layer."""
+        """Run the model on hidden states or token ids until it calls a layer; return the call."""
 
         def through(*arguments: Any, **keywords: Any) -> Any:
             return output(first_argument(arguments, keywords))
@@ -123,19 +123,19 @@ class _Calls:
 
 
 def refuse_memory(error: Exception) -> None:
-    """Raise an error that says that the memory was too small: a network doesn't compute something else for that."""
+    """Re-raise an error about too little memory: it must not count as a failed attempt."""
     if hardware.TOO_LITTLE.search(str(error)):
         raise error
 
 
 def run(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
-    """Call a model of transformers with those of the named inputs that it knows and that are there, without a cache."""
+    """Call a transformers model, without cache, with the named inputs that are not None and that it accepts."""
     given = {"use_cache": False, **{name: value for name, value in inputs.items() if value is not None}}
     return model(**known(model, given))
 
 
 def known(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the named inputs that a model's forward has, or one that it passes its keywords on to."""
+    """Return the named inputs that a model's ``forward`` accepts, itself or by passing keywords to a parent's."""
     parents = (vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind))
     names: set[str] = set()
     for forward in (model.forward, *parents):
@@ -146,7 +146,7 @@ def known(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _embedded(host: nn.Module, first: nn.Module, tokens: Tensor) -> Tensor:
-    """Return what the first layer reads, (N, T, H), for token ids and types (N, 2, T)."""
+    """Return the first layer's input (N, T, H) for token ids and types (N, 2, T)."""
     ids, types = tokens.unbind(1)
     inputs = {IDS: ids, "token_type_ids": types if types.any() else None}
     return first_argument(*reached(first, lambda: run(host, inputs), {}))

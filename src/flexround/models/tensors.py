@@ -1,4 +1,4 @@
-"""Where the tensors of a model are, how they start, how outputs are compared, and models without weights."""
+"""Tensors of a model: find and replace them, seed them, compare outputs, build models without weights."""
 
 import contextlib
 import dataclasses
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-CHUNK = 2**18  # elements that are compared at a time
+CHUNK = 2**18  # elements compared at a time
 Place = tuple[nn.Module, str]  # a module and the name of its parameter or buffer
 
 
 def places(model: nn.Module) -> dict[str, Place]:
-    """Return where each tensor of ``model.state_dict()`` is, by its name there; tied tensors have several."""
+    """Return the place of each tensor of ``model.state_dict()`` by its name; tied tensors have several names."""
     return {
         f"{prefix}.{leaf}" if prefix else leaf: (module, leaf)
         for prefix, module in model.named_modules(remove_duplicate=False)
@@ -26,14 +26,14 @@ def places(model: nn.Module) -> dict[str, Place]:
 
 
 def untied(model: nn.Module) -> dict[str, Place]:
-    """Return the places of a model's tensors, of tied ones under their first name alone."""
+    """Return the places of a model's tensors by name; tied tensors have only their first name."""
     owners = places(model)
     first = {id(getattr(*place)): name for name, place in reversed(owners.items())}
     return {name: place for name, place in owners.items() if first[id(getattr(*place))] == name}
 
 
 def matrices(model: nn.Module, names: Iterable[str]) -> list[str]:
-    """Return those of the named tensors that have two or more dimensions and are no embeddings."""
+    """Return the names, among ``names``, of tensors with two or more dimensions that are no embeddings."""
     owners = places(model)
     found = [(name, getattr(*owners[name]), owners[name][0]) for name in names]
     return [name for name, value, owner in found if value.ndim > 1 and not isinstance(owner, nn.Embedding)]
@@ -46,13 +46,13 @@ def within(module: nn.Module, owners: dict[str, Place]) -> list[str]:
 
 
 def put(place: Place, value: Tensor) -> None:
-    """Replace a parameter or buffer by ``value``, any shape; also one without values: nothing can be copied into it."""
+    """Replace a parameter or buffer by ``value``, any shape; copying can't fill a tensor without values."""
     module, leaf = place
     setattr(module, leaf, nn.Parameter(value, requires_grad=False) if leaf in module._parameters else value)
 
 
 def linears(model: Any) -> list[str]:
-    """Return the names of the weights of linears but the head, which may be tied to embeddings."""
+    """Return the weight names of all linears except the head, which may be tied to embeddings."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     return [f"{name}.weight" for name in found]
@@ -60,9 +60,9 @@ def linears(model: Any) -> list[str]:
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Put back, at the end, the buffers of a model and the tensors that its modules keep as plain attributes.
+    """Restore, at the end, a model's buffers and the tensors that its modules keep as plain attributes.
 
-    Networks may update them in a forward pass: a running maximum, the last activations.
+    A forward pass may update such tensors: a running maximum, the last activations.
     """
     holders = [holder for module in model.modules() for holder in (module._buffers, vars(module))]
     kept = [(of, key, value, value.clone()) for of in holders for key, value in of.items() if isinstance(value, Tensor)]
@@ -75,7 +75,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def tensors(output: Any) -> list[Tensor]:
-    """Return the tensors, any shape, in an output: a tuple, list, mapping or dataclass of such, or a tensor."""
+    """Return the tensors, any shape, in an output: a tensor, or a nested tuple, list, mapping or dataclass."""
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, Mapping):
@@ -88,9 +88,9 @@ def tensors(output: Any) -> list[Tensor]:
 
 
 def apart(x: Tensor, y: Tensor) -> float:
-    """Return the largest difference between two outputs of one shape and any type, of the largest of ``y``.
+    """Return the largest difference between two outputs of one shape and any type, relative to the largest ``|y|``.
 
-    What is equal, NaN or infinite in both, is no difference; what is so in one alone is an infinite one.
+    Elements that are equal or NaN in both have no difference; NaN or infinity in one alone is an infinite difference.
     """
     difference = largest = 0.0
     for ours, theirs in zip(x.flatten().split(CHUNK), y.flatten().split(CHUNK), strict=True):
@@ -102,9 +102,9 @@ def apart(x: Tensor, y: Tensor) -> float:
 
 
 def outputs_apart(found: Any, wanted: Any) -> float:
-    """Return the largest difference (`apart`) of the tensors in two outputs of a network.
+    """Return the largest difference (`apart`) between corresponding tensors in two outputs of a network.
 
-    Tensors that are not floats, such as classes, count only if there are no others: they jump where values are close.
+    Other types than floats, such as classes, count only if no tensor is a float: they jump where values are close.
     """
     ours, theirs = tensors(found), tensors(wanted)
     if [x.shape for x in ours] != [y.shape for y in theirs]:
@@ -115,11 +115,11 @@ def outputs_apart(found: Any, wanted: Any) -> float:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Have the global generators, also NumPy's and Python's, draw from ``seed`` inside; put them back afterwards."""
+    """Seed the global generators, including NumPy's and Python's, inside; restore their states afterwards."""
     gpus = [device] if device is not None and device.type == "cuda" else []
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=gpus):
-        # Not torch.manual_seed: it would also seed the other accelerators, whose state isn't put back.
+        # Not torch.manual_seed: it would also seed other accelerators, whose state isn't restored.
         torch.default_generator.manual_seed(seed)
         if gpus:
             torch.cuda.manual_seed(seed)
@@ -134,9 +134,9 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def weightless() -> Iterator[None]:
-    """Give the models made inside parameters without values (on the ``meta`` device).
+    """Create models inside with parameters that have no values (on the ``meta`` device).
 
-    Buffers are computed as ever: rotary frequencies and the like are in no file.
+    Buffers are computed as usual, because files lack rotary frequencies and similar buffers.
     """
     register = nn.Module.register_parameter
 
@@ -153,7 +153,7 @@ def weightless() -> Iterator[None]:
 
 
 class Largest(TorchDispatchMode):
-    """Finds the bytes of the largest tensor that is made while it is on; views of a module's weights don't count."""
+    """Measures the bytes of the largest tensor created inside; views of a module's weights don't count."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Callable[..., Any], types: Any, arguments: Any = (), keywords: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation and look at what it returns."""
+        """Run an operation and measure its results."""
         made = function(*arguments, **(keywords or {}))
         for x in made if isinstance(made, tuple | list) else [made]:
             if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in self._weights:

@@ -1,4 +1,4 @@
-"""Tokenizer files: read, converted from Hugging Face directories, and compared with the model they belong to."""
+"""Read tokenizer files, convert them from Hugging Face directories, and compare them with their model."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from flexround.errors import InputError
 from flexround.io.artifacts import read_json
 
 TOKENIZER = "tokenizer.json"
-LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # for each loader of transformers
-PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have none and pad with their end of text
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # arguments of every transformers loader
+PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA pad with their end of text
 
 
 def load(path: Path) -> tokenizers.Tokenizer:
@@ -22,26 +22,26 @@ def load(path: Path) -> tokenizers.Tokenizer:
 def find(directory: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Hugging Face directory.
 
-    It comes from ``tokenizer.json`` or else, through transformers, from ``vocab.txt`` or ``vocab.json`` and
-    ``merges.txt``. InputError: there is none.
+    The source is ``tokenizer.json`` or else, through transformers, ``vocab.txt`` or ``vocab.json`` and
+    ``merges.txt``. InputError: the directory has no tokenizer.
     """
     if (directory / TOKENIZER).is_file():
         return load(directory / TOKENIZER)
     if not any((directory / name).is_file() for name in ("vocab.txt", "vocab.json")):
         raise InputError(f"{directory}: no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json and merges.txt")
-    return AutoTokenizer.from_pretrained(directory, **LOCAL).backend_tokenizer  # its class is found by config.json
+    return AutoTokenizer.from_pretrained(directory, **LOCAL).backend_tokenizer  # config.json names its class
 
 
 def of_gpt2(directory: Path) -> bool:
-    """Say whether a directory names GPT-2's tokenizer, as SmolLM2's does: a LLaMA that has no begin of text."""
+    """Return whether a directory names GPT-2's tokenizer, as SmolLM2's does: a LLaMA without begin of text."""
     path = directory / "tokenizer_config.json"
     return path.is_file() and str(read_json(path).get("tokenizer_class")).startswith("GPT2")
 
 
 def padded(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return the tokenizer without truncation and with its padding token, if it has one: blocks of text need none.
+    """Return the tokenizer without truncation and with padding, if it has a token for it; text blocks need no padding.
 
-    For GPT-2, GPT-Neo and LLaMA, which have none, that is the end of text. Saved, ``tokenizer.json`` has it too.
+    GPT-2, GPT-Neo and LLaMA have no padding token and use the end of text. ``tokenizer.json`` stores the choice.
     """
     tokenizer.no_truncation()
     for token in PADDING:
@@ -52,16 +52,16 @@ def padded(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
-    """Raise InputError if the tokenizer of ``where`` has more tokens than a transformers model has embeddings."""
+    """Raise InputError if the tokenizer at ``where`` has more tokens than a transformers model has embeddings."""
     tokens, rows = tokenizer.get_vocab_size(), model.config.vocab_size
     if tokens > rows:
         raise InputError(f"{where}: has {tokens} tokens, the model's vocab_size is {rows}; they don't belong together")
 
 
 def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
-    """Raise InputError unless a LLaMA's tokenizer puts the begin of text, and nothing else, around each text.
+    """Raise InputError unless a LLaMA's tokenizer adds the begin of text, and nothing else, to each text.
 
-    It also tells " a" from "a", as SentencePiece does: answers to questions are scored after a space.
+    The tokenizer must also distinguish " a" from "a", as SentencePiece does: answers are scored after a space.
     """
     if model.config.model_type != "llama":
         return

@@ -1,8 +1,7 @@
-"""Runs of a network's own code: up to one module, to see its arguments, or whole, with each operation and call.
+"""Run a network's own code: up to one module, to see its arguments, or to its end, to record operations and calls.
 
-A trace has the values that each operation reads and writes. The convolution before a batch norm and the activation
-behind a module are found by what the network does, whatever its classes are called and in whichever order they are
-registered.
+A trace has the values that each operation reads and writes. Traces find the convolution before a batch norm and the
+activation after a module, whatever the names of their classes and the order of registration.
 """
 
 import contextlib
@@ -18,18 +17,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from flexround.models.tensors import tensors
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]  # its positional and its named arguments
-# Elementwise without PyTorch's tag for it; a batch norm is traced in evaluation mode.
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments
+# Elementwise operations that PyTorch does not tag; batch norms are traced in evaluation mode.
 ELEMENTWISE = {"aten::hardswish", "aten::hardswish_", "aten::_prelu_kernel", "aten::native_batch_norm"}
 
 
 class Reached(Exception):
-    """The module that was waited for is called."""
+    """Raised when the awaited module is called, to end the run."""
 
 
 @contextlib.contextmanager
 def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Have ``forward`` run in the place of a module's own."""
+    """Replace a module's ``forward`` inside."""
     own = module.__dict__.get("forward")
     module.forward = forward
     try:
@@ -41,10 +40,10 @@ def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None
 
 
 def reached(module: nn.Module, run: Callable[[], Any], replaced: Mapping[nn.Module, Callable[..., Any]]) -> Call:
-    """Return the positional and named arguments with which ``run()`` calls ``module``, where the run ends.
+    """Return the positional and named arguments with which ``run()`` calls ``module``; the run ends there.
 
-    The module's other hooks, such as the quantizer of its input, don't run. ``replaced`` are modules, and what runs in
-    the place of their ``forward``. IndexError: the module is not called.
+    The module's other hooks, such as its input's quantizer, don't run. ``replaced`` maps modules to functions that
+    replace their ``forward``. IndexError: the module is not called.
     """
     caught: list[Call] = []
 
@@ -62,19 +61,19 @@ def reached(module: nn.Module, run: Callable[[], Any], replaced: Mapping[nn.Modu
 
 
 def first_argument(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-    """Return the first argument of a call, which some models of transformers pass by name; None if there is none."""
+    """Return the first argument of a call, which some transformers models pass by name; None without arguments."""
     return arguments[0] if arguments else next(iter(keywords.values()), None)
 
 
 def with_first(arguments: tuple[Any, ...], keywords: Mapping[str, Any], value: Any) -> Call:
-    """Return the arguments of a call with another first one."""
+    """Return the arguments of a call with ``value`` as the first argument."""
     if arguments:
         return (value, *arguments[1:]), dict(keywords)
     return (), {**keywords, next(iter(keywords)): value}
 
 
 def first_output(output: Any) -> Any:
-    """Return the first of an output that may be a tuple or an output of transformers, which is a mapping."""
+    """Return the first element of an output that is a tuple or a mapping (as in transformers), else the output."""
     if isinstance(output, Mapping):
         return next(iter(output.values()), None)
     return output[0] if isinstance(output, tuple) and output else output
@@ -89,14 +88,14 @@ class Value:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operation:
-    """One operation.
+    """A recorded operation.
 
     Attributes:
         function: the operator.
-        given: its positional and named arguments, with a ``Value`` in the place of each tensor that is one.
+        given: positional and named arguments, with a ``Value`` instead of each input-dependent tensor.
         reads, writes: numbers of values.
-        elementwise: whether each element that it writes depends on the same element of what it reads alone.
-        inside: the innermost watched module that runs it.
+        elementwise: whether each element written depends only on the same elements read.
+        inside: the innermost watched module that runs the operation.
     """
 
     function: Any
@@ -109,7 +108,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class ModuleCall:
-    """One call of a watched module: what it was given, and the values of its first argument and first output."""
+    """A call of a watched module: its arguments, and the values of its first argument and first output."""
 
     module: nn.Module
     arguments: tuple[Any, ...]
@@ -122,10 +121,10 @@ class Trace(TorchDispatchMode):
     """Records the forward pass that runs inside.
 
     Attributes:
-        operations: those that depend on the input, in order.
-        calls: of the watched modules, in the order of their returns.
-        returned: the values that the network returns.
-        weights: numbers of the tensors that count as values from the start, in their order.
+        operations: operations that depend on the input, in order.
+        calls: calls of watched modules, in the order of their returns.
+        returned: numbers of the values that the network returns.
+        weights: numbers of the weights that count as values from the start, in their order.
     """
 
     def __init__(self) -> None:
@@ -135,8 +134,8 @@ class Trace(TorchDispatchMode):
         self.returned: set[int] = set()
         self.weights: list[int] = []
         self.inside: list[nn.Module] = []
-        self._numbers: dict[int, int] = {}  # of a tensor, by its identity
-        self._alive: list[Tensor] = []  # so that no identity is given twice
+        self._numbers: dict[int, int] = {}  # a tensor's number by its identity
+        self._alive: list[Tensor] = []  # so that identities stay unique
 
     def __torch_dispatch__(
         self, function: Any, types: Any, arguments: Any = (), keywords: dict[str, Any] | None = None
@@ -156,13 +155,13 @@ class Trace(TorchDispatchMode):
         return made
 
     def number(self, tensor: Tensor) -> int:
-        """Make a tensor, any shape, a new value; return its number."""
+        """Register a tensor, any shape, as a new value; return its number."""
         self._alive.append(tensor)
         self._numbers[id(tensor)] = len(self._alive)
         return len(self._alive)
 
     def value(self, tensor: Any) -> int | None:
-        """Return the number of the value that a tensor is, or None."""
+        """Return the number of a tensor's value, or None."""
         return self._numbers.get(id(tensor)) if isinstance(tensor, Tensor) else None
 
     @property
@@ -171,7 +170,7 @@ class Trace(TorchDispatchMode):
         return any(not operation.reads.isdisjoint(self.weights) for operation in self.operations)
 
     def forget(self) -> None:
-        """Free the tensors of the pass, of which no more are looked up."""
+        """Free the tensors of the pass, after the last look-up of their numbers."""
         self._alive.clear()
         self._numbers.clear()
 
@@ -183,7 +182,7 @@ class Trace(TorchDispatchMode):
         return Value(number)
 
     def roots(self, value: int, known: int) -> set[int]:
-        """Return what a value is computed of besides a ``known`` one: numbers of the pass's input, or of weights."""
+        """Return the numbers of the input and weights from which a value is computed, other than through ``known``."""
         makers = {number: operation for operation in self.operations for number in operation.writes}
         waiting, seen, found = [value], {known}, set[int]()
         while waiting:
@@ -195,13 +194,13 @@ class Trace(TorchDispatchMode):
         return found
 
     def elementwise_after(self, value: int) -> Callable[[Tensor], Tensor] | None:
-        """Return all that the network does element by element with a value before it does anything else with it.
+        """Return the elementwise function that the network applies to a value before any other use.
 
-        This is the longest part of the pass that reads no other value, and whose inner values nothing else reads: an
-        activation such as ReLU6, alone or written out, and a scale.
+        This is the longest part of the pass that reads no other value and whose inner values nothing else reads. It may
+        be an activation such as ReLU6, as one or several operations, or a scale.
 
         Returns:
-            A differentiable function of (N, ...) that keeps the shape; None if there is no such part.
+            A differentiable function of (N, ...) that keeps the shape; None if the pass has no such part.
         """
         inner, chosen, found = {value}, list[Operation](), 0
         for operation in self.operations:
@@ -216,11 +215,11 @@ class Trace(TorchDispatchMode):
 
 
 def _run(value: int, operations: Sequence[Operation], x: Tensor) -> Tensor:
-    """Run operations again with ``x`` (N, ...) as the value of this number; return what the last one gives."""
+    """Repeat operations with ``x`` (N, ...) as value number ``value``; return the last operation's output."""
     known = {value: x}
     for operation in operations:
         arguments, keywords = tree_map_only(Value, lambda placed: known[placed.number], operation.given)
-        if operation.function._schema.is_mutable:  # a gradient may need what it would write on
+        if operation.function._schema.is_mutable:  # a gradient may need the overwritten tensor
             arguments = (arguments[0].clone(), *arguments[1:])
         made = operation.function(*arguments, **keywords)
         known[operation.writes[0]] = x = made[0] if isinstance(made, tuple) else made
@@ -229,9 +228,9 @@ def _run(value: int, operations: Sequence[Operation], x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module], weights: Iterable[Tensor] = ()) -> Trace:
-    """Run a model in evaluation mode on ``x`` (N, ...); return what it computed, with the calls of watched modules.
+    """Run a model in evaluation mode on ``x`` (N, ...); return its operations and the calls of watched modules.
 
-    What is computed of one of the ``weights`` alone counts as part of the pass.
+    Operations on ``weights`` alone also count as part of the pass.
     """
     trace, reads = Trace(), list[int | None]()
 

@@ -1,11 +1,11 @@
 """Hugging Face's BERT, GPT-Neo, OPT, GPT-2 and LLaMA: their factories, named in ``params/scales``, and their blocks.
 
-Each factory returns a model in eval mode, initialised from ``seed`` alone; the global generator stays as it was. The
-arguments are ``head``, a key of ``HEADS``; ``seed`` (0 if not given); ``labels``, the classes of a classification (2; 1
-for a regression); and those of the class's configuration (``BertConfig``, ...), whose defaults are the sizes of
-BERT-base, GPT-Neo 1.3B, OPT-125M, the smallest GPT-2 and LLaMA-7B. All raise SettingsError: unknown head or argument,
-or values that don't go together. ``auto`` makes any other architecture, whose blocks ``flexround.models.structure``
-finds.
+Each factory returns a model in eval mode, initialised from ``seed`` alone; the global generator does not change. The
+arguments are ``head``, a key of ``HEADS``; ``seed`` (default 0); ``labels``, the number of classes (default 2; 1 for a
+regression); and the arguments of the class's configuration (``BertConfig``, ...). Their defaults are the sizes of
+BERT-base, GPT-Neo 1.3B, OPT-125M, the smallest GPT-2 and LLaMA-7B. All raise SettingsError for an unknown head or
+argument, or incompatible values. ``auto`` builds any other architecture; ``flexround.models.structure`` finds its
+blocks.
 
 A block is one layer, attention and feed-forward together. Padding must be at the end: positions count from the first
 token.
@@ -26,16 +26,16 @@ from flexround.errors import InputError, SettingsError, suggest
 from flexround.models.blocks import Block, layer_blocks
 from flexround.models.tensors import seeded
 
-HEADS: dict[str, Any] = {  # the classes of transformers that have a head, by their configurations
+HEADS: dict[str, Any] = {  # transformers classes by configuration, for each head
     "causal-lm": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
     "classification": transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-    "pretraining": transformers.MODEL_FOR_PRETRAINING_MAPPING,  # of BERT masked words and next sentence
+    "pretraining": transformers.MODEL_FOR_PRETRAINING_MAPPING,  # for BERT: masked words and next sentence
     "span": transformers.MODEL_FOR_QUESTION_ANSWERING_MAPPING,
 }
 
 
 def _build(kind: str, head: str, labels: int = 2, seed: int = 0, **config: Any) -> Any:
-    """Build the model; transformers would swallow unknown arguments."""
+    """Build the model; refuse unknown arguments, which transformers would ignore."""
     config_class: Any = transformers.CONFIG_MAPPING[kind]
     offered = [name for name, classes in HEADS.items() if config_class in classes]
     if head not in offered:
@@ -57,7 +57,7 @@ llama = functools.partial(_build, "llama")
 
 
 def gpt_neo(head: str, **arguments: Any) -> nn.Module:
-    """Return a GPT-Neo. Classification needs ``pad_token_id``, because the last real token is classified."""
+    """Return a GPT-Neo; for classification it needs ``pad_token_id``, to find the last real token."""
     model = _build("gpt_neo", head, **arguments)
     for module in model.modules():
         if type(module) is modeling_gpt_neo.GPTNeoSelfAttention:
@@ -66,9 +66,9 @@ def gpt_neo(head: str, **arguments: Any) -> nn.Module:
 
 
 def auto(head: str, model_type: str, **arguments: Any) -> nn.Module:
-    """Return a model of any type that transformers knows, such as ``qwen3``.
+    """Return a model of any type in transformers, such as ``qwen3``.
 
-    Its blocks are found by ``flexround.models.structure:blocks``.
+    ``flexround.models.structure:blocks`` finds its blocks.
     """
     if model_type not in transformers.CONFIG_MAPPING:
         raise SettingsError(f"auto: model_type {suggest(model_type, transformers.CONFIG_MAPPING)}")
@@ -76,7 +76,7 @@ def auto(head: str, model_type: str, **arguments: Any) -> nn.Module:
 
 
 def bert_blocks(model: Any) -> list[Block]:
-    """Cut a ``BertModel``, or one with a head, into its layers (`layer_blocks`); token types count."""
+    """Cut a ``BertModel``, perhaps with a head, into its layers (`layer_blocks`); token types count."""
     base = model.base_model
     inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
     embed = functools.partial(_embed_bert, base.embeddings)
@@ -84,7 +84,7 @@ def bert_blocks(model: Any) -> list[Block]:
 
 
 def _embed_bert(embeddings: nn.Module, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     return embeddings(input_ids=tokens[:, 0], token_type_ids=tokens[:, 1])
 
 
@@ -94,19 +94,19 @@ def _call_bert(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class GPTNeoSelfAttention(modeling_gpt_neo.GPTNeoSelfAttention):
-    """Computes its logits in float32 under autocast, too: they are not scaled down, and bfloat16 is coarse for them."""
+    """Computes logits in float32 even under autocast: they are not scaled down, so that bfloat16 is too coarse."""
 
     def _attn(self, query: Tensor, *others: Any) -> Any:
-        kind = query.device.type  # there is none for tensors without values
+        kind = query.device.type  # tensors without values have no autocast
         off = torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else contextlib.nullcontext()
         with off:
             return super()._attn(query, *others)
 
 
 def gpt_neo_blocks(model: Any) -> list[Block]:
-    """Cut a ``GPTNeoModel``, or one with a head, into its layers (`layer_blocks`).
+    """Cut a ``GPTNeoModel``, perhaps with a head, into its layers (`layer_blocks`).
 
-    Local and global attention need no care here: each layer keeps its own causal window.
+    Local and global attention need no special code: each layer keeps its own causal window.
     """
     base = model.base_model
     inputs = ("attn.attention", "attn.attention.out_proj", "mlp.c_fc", "mlp.c_proj")
@@ -114,7 +114,7 @@ def gpt_neo_blocks(model: Any) -> list[Block]:
 
 
 def _embed_words(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     positions = torch.arange(tokens.shape[-1], device=tokens.device)
     return base.drop(base.wte(tokens[:, 0]) + base.wpe(positions))
 
@@ -125,9 +125,9 @@ def _call_gpt_neo(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def gpt2_blocks(model: Any) -> list[Block]:
-    """Cut a ``GPT2Model``, or one with a head, into its layers (`layer_blocks`).
+    """Cut a ``GPT2Model``, perhaps with a head, into its layers (`layer_blocks`).
 
-    The linears are ``Conv1D``, query, key and value one of them.
+    The linears are ``Conv1D``; query, key and value are one linear.
     """
     base = model.base_model
     call = functools.partial(call_causal, model.config._attn_implementation)
@@ -136,10 +136,10 @@ def gpt2_blocks(model: Any) -> list[Block]:
 
 
 def opt_blocks(model: Any) -> list[Block]:
-    """Cut an ``OPTModel``, or one with a head, into its layers (`layer_blocks`).
+    """Cut an ``OPTModel``, perhaps with a head, into its layers (`layer_blocks`).
 
-    The post-norm variant has no final norm. InputError for OPT-350M, which has linears outside all layers, of which the
-    paper says nothing.
+    The post-norm variant has no final norm. InputError: OPT-350M, whose linears outside all layers the paper does not
+    mention.
     """
     if model.config.word_embed_proj_dim != model.config.hidden_size:
         raise InputError(
@@ -152,15 +152,15 @@ def opt_blocks(model: Any) -> list[Block]:
 
 
 def _embed_opt(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     ids = tokens[:, 0]
     return base.embed_tokens(ids) + base.embed_positions(torch.ones_like(ids))
 
 
 def llama_blocks(model: Any) -> list[Block]:
-    """Cut a ``LlamaModel``, or one with a head, into its layers (`layer_blocks`).
+    """Cut a ``LlamaModel``, perhaps with a head, into its layers (`layer_blocks`).
 
-    Gate and up share a quantized input, too. Keys and values may be shared by groups of heads.
+    Gate and up share a quantized input. Groups of heads may share keys and values.
     """
     base = model.base_model
     call = functools.partial(_call_llama, model.config._attn_implementation, base.rotary_emb)
@@ -169,31 +169,31 @@ def llama_blocks(model: Any) -> list[Block]:
 
 
 def _embed_llama(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
     return base.embed_tokens(tokens[:, 0])
 
 
 def _call_llama(attention: str, rotary: nn.Module, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a layer on hidden states (N, T, H); ``rotary`` gives the cosines and sines (1, T, head size) of positions."""
+    """Run a layer on hidden states (N, T, H); ``rotary`` returns the positions' cosines and sines (1, T, head size)."""
     turns = rotary(x, torch.arange(x.shape[1], device=x.device)[None])
     return layer(x, attention_mask=causal_mask(attention, x, mask), position_embeddings=turns)
 
 
 def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what to add to attention logits, of any shape: 0 where they are ``allowed``, else the least number."""
+    """Return the bias of attention logits, shape of ``allowed``: 0 where it is True, else the type's minimum."""
     return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Return what a layer needs to attend to earlier real tokens only, as the whole model would give it.
+    """Return the mask by which a layer attends to earlier real tokens only, as in the whole model.
 
     Args:
-        attention: the model's implementation. All but ``eager`` are causal without padding, and faster without a mask.
+        attention: the model's implementation. Without padding, all but ``eager`` are causal without a mask, and faster.
         x: hidden states (N, T, H).
         mask: bool (N, T), True for real tokens; None without padding.
 
     Returns:
-        None, or (1 or N, 1, T, T): for ``eager`` added to the logits, of the type of ``x``; else bool, True to look.
+        None, or (1 or N, 1, T, T): for ``eager`` a bias of the logits, type of ``x``; else bool, True to attend.
     """
     if mask is None and attention != "eager":
         return None
@@ -205,5 +205,5 @@ def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None
 
 
 def call_causal(attention: str, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a layer on hidden states (N, T, H), with the mask that its attention needs (`causal_mask`)."""
+    """Run a layer on hidden states (N, T, H), with its attention's mask (`causal_mask`)."""
     return layer(x, attention_mask=causal_mask(attention, x, mask))

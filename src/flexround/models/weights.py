@@ -1,4 +1,4 @@
-"""Files of weights: state dicts and adapters of others, and safetensors, whole or in shards, which stay in place."""
+"""Weight files: foreign state dicts and adapters, and safetensors, whole or in shards, read tensor by tensor."""
 
 import functools
 import json
@@ -18,19 +18,19 @@ from flexround.models.tensors import Place, places, put, untied
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 CPU = torch.device("cpu")
-ADAPTER_ALPHA = 32.0  # microsoft/LoRA's release was trained with it
+ADAPTER_ALPHA = 32.0  # from the training of microsoft/LoRA's release
 _ADAPTER_KEY = re.compile(r"(?:.+\.)?h\.(\d+)\.attn\.c_attn\.lora_([AB])")
 SHARD_BYTES = 5 * 10**9
 _SHOWN = 3  # names listed in a message
-_COMPUTED = ".rotary_emb.inv_freq"  # old LLaMA files hold these buffers, which the model computes
+_COMPUTED = ".rotary_emb.inv_freq"  # buffers in old LLaMA files, which the model computes itself
 
 
 class ForeignError(InputError):
-    """Files that hold a model's weights in another form, which the library that wrote them may convert."""
+    """Files with a model's weights in a foreign form, which their own library may convert."""
 
 
 def read_foreign(path: Path) -> dict[str, Tensor]:
-    """Read the state dict of a checkpoint, safetensors or pickled, onto the CPU; nothing in the file is executed.
+    """Read the state dict of a checkpoint, safetensors or pickle, onto the CPU, without executing code.
 
     A pickled dict with the weights under ``state_dict``, ``model_state_dict`` or ``model`` is unwrapped, as is the
     ``module.`` prefix that ``nn.DataParallel`` puts before every name.
@@ -48,11 +48,11 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
 def merge_checkpoint(model: Any, path: Path) -> None:
     """Add an adapter of microsoft/LoRA's release to the ``c_attn`` weights of a GPT-2 (specification 8).
 
-    One of rank r changes query and value by A and B, ``ADAPTER_ALPHA / r`` times.
+    An adapter of rank r changes query and value by B A, scaled by ``ADAPTER_ALPHA / r``.
 
     Args:
-        model: Hugging Face's ``GPT2Model`` or one with a head; not merged with any adapter before.
-        path: a ``.pt`` with A (2 r, d) and B (2 d, r) of every layer under ``model_state_dict``.
+        model: Hugging Face's ``GPT2Model``, perhaps with a head; not yet merged with an adapter.
+        path: a ``.pt`` with every layer's A (2 r, d) and B (2 d, r) under ``model_state_dict``.
     """
     state = read_foreign(path)
     found = {match.groups(): value for key, value in state.items() if (match := _ADAPTER_KEY.fullmatch(key))}
@@ -64,17 +64,17 @@ def merge_checkpoint(model: Any, path: Path) -> None:
 
 
 def _weight_change(a: Tensor, b: Tensor) -> Tensor:
-    """Return (d, 3 d), columns of query, key (all 0) and value, for A (2 r, d) and B (2 d, r), rows of query first."""
+    """Return (d, 3 d), columns for query, key (all 0) and value, from A (2 r, d) and B (2 d, r), query rows first."""
     rank, width = b.shape[1], a.shape[1]
     query, value = b[:width] @ a[:rank], b[width:] @ a[rank:]
     return torch.cat([query, torch.zeros_like(query), value]).T
 
 
 def load_known(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
-    """Load a pretrained network of the same kind into ``model``; a head or pooler that it lacks stays as it is.
+    """Load a pretrained network of the same kind into ``model``; a head or pooler missing in ``state`` is kept.
 
-    Transformers keep everything but the head under ``base_model_prefix``. Of one head of both, a language model's, the
-    weights are taken too. See ``load_into``.
+    transformers puts everything but the head under ``base_model_prefix``. A head with equal names in both, such as a
+    language model's, is loaded too. See ``load_into``.
     """
     prefix = f"{model.base_model_prefix}."
     own = model.state_dict()
@@ -86,13 +86,13 @@ def load_known(model: nn.Module, state: Mapping[str, Tensor], where: str) -> Non
 def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
     """Load ``state`` into ``model``: every tensor present, none left over, shapes equal, all values finite.
 
-    Files of before PyTorch 0.4.1 lack the counts of batches, which are not used at evaluation.
+    Files from before PyTorch 0.4.1 lack counts of batches, which evaluation does not use.
 
     Args:
         where: the file or source named in messages.
 
     Raises:
-        InputError: naming the tensors.
+        InputError: tensors don't fit or are not finite; the message names them.
     """
     counts = {name: value for name, value in model.state_dict().items() if name.endswith("num_batches_tracked")}
     try:
@@ -104,20 +104,20 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
 
 
 def check_finite(name: str, value: Tensor, where: object) -> None:
-    """Raise InputError if a tensor, of any shape, of the file or source ``where`` holds NaN or Inf."""
+    """Raise InputError if a tensor, any shape, from the file or source ``where`` holds NaN or Inf."""
     if not torch.isfinite(value).all():
         raise InputError(f"{where}: {name} holds NaN or Inf; the file is damaged or its training diverged")
 
 
 class Shards:
-    """The weights of one model in files, where they stay until they are needed.
+    """A model's weights in files, read when they are needed.
 
     Args:
         directory: holds ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names.
-        model: whose tensors are filled; may be without weights.
+        model: the model to fill; it may be without weights.
 
     Raises:
-        ForeignError: no such files, or tensors that are missing or left over.
+        ForeignError: the files are missing, or tensors are missing or unexpected.
     """
 
     def __init__(self, directory: Path, model: nn.Module) -> None:
@@ -127,7 +127,7 @@ class Shards:
         groups: dict[int, list[str]] = {}
         for name, place in self.places.items():
             groups.setdefault(id(getattr(*place)), []).append(name)
-        # Of tied tensors, files hold one or all.
+        # Files hold one or all of tied tensors.
         names = {name: group for group in groups.values() for name in group}
         self._source = {name: next((n for n in group if n in self._files), "") for name, group in names.items()}
         missing = [name for name, source in self._source.items() if not source]
@@ -140,39 +140,39 @@ class Shards:
 
     @property
     def files(self) -> list[Path]:
-        """The files that the weights are in, and their index if there is one."""
+        """The files with the weights, and their index if it exists."""
         index = [self._directory / INDEX] if (self._directory / INDEX).is_file() else []
         return index + sorted(set(self._files.values()))
 
     def fill(self, names: Iterable[str], device: torch.device = CPU, kind: torch.dtype = torch.float32) -> None:
-        """Give tensors of the model their values, one after the other.
+        """Read values of the model's tensors, one after the other.
 
         Args:
-            names: which.
-            device: where they will be.
-            kind: of parameters; float32 holds all half precisions exactly.
+            names: names of the tensors.
+            device: the tensors' device.
+            kind: type of parameters; float32 holds all half precisions exactly.
 
         Raises:
-            InputError: NaN or Inf.
+            InputError: a tensor holds NaN or Inf.
         """
         owners: dict[str, Place] = {}
         for name in names:
             place, source = self.places[name], self._source[name]
-            if source in owners:  # tied: one parameter, or training would move its memory twice
+            if source in owners:  # tied: one parameter, or training would update its memory twice
                 setattr(*place, getattr(*owners[source]))
                 continue
             owners[source] = place
             put(place, self._read(source, device, kind))
 
     def empty(self, names: Iterable[str]) -> None:
-        """Take the values away again."""
+        """Free the values of tensors."""
         for name in names:
             put(self.places[name], getattr(*self.places[name]).detach().to("meta"))
 
     def _read(self, name: str, device: torch.device, wanted: torch.dtype) -> Tensor:
-        """Read a tensor into memory of its own.
+        """Read a tensor into separate memory.
 
-        safetensors returns the mapped file, whose pages count as memory in use until it is closed.
+        safetensors maps the file, whose pages count as used memory until the file is closed.
         """
         path = self._files[name]
         with safe_open(path, framework="pt") as file:
@@ -185,9 +185,9 @@ class Shards:
 
 
 def _stored(directory: Path) -> dict[str, Path]:
-    """Return the file of every stored tensor."""
+    """Return the file of each stored tensor by name."""
     if (index := directory / INDEX).is_file():
-        # By its last component: an index must not lead out of the directory.
+        # Only the last component: an index must not point outside the directory.
         named = json.loads(index.read_text())["weight_map"]
         return {name: directory / Path(file).name for name, file in named.items()}
     if not (whole := directory / WHOLE).is_file():
@@ -197,11 +197,11 @@ def _stored(directory: Path) -> dict[str, Path]:
 
 
 class Writer:
-    """Writes tensors as ``Shards`` reads them; what goes into one file is in the host's memory, and no more.
+    """Writes tensors in the form that ``Shards`` reads; the host's memory holds at most one file's tensors.
 
     Args:
-        directory: of the files.
-        size: bytes of a file, at most, unless one tensor is larger.
+        directory: directory of the files.
+        size: maximal bytes per file, unless a single tensor is larger.
     """
 
     def __init__(self, directory: Path, size: int = SHARD_BYTES) -> None:
@@ -211,14 +211,14 @@ class Writer:
         self._bytes = 0
 
     def add(self, name: str, value: Tensor) -> None:
-        """Write a tensor of any shape and type, copied to the host, now or with those to come."""
+        """Copy a tensor, any shape and type, to the host; write it now or together with later tensors."""
         if self._waiting and sum(each.nbytes for each in self._waiting.values()) + value.nbytes > self._size:
             self._write()
         self._bytes += value.nbytes
         self._waiting[name] = value.detach().cpu().contiguous().clone()
 
     def finish(self) -> list[str]:
-        """Write the rest, and an index unless one file holds all; return the names of all files."""
+        """Write the remaining tensors, and an index for several files; return the names of all files."""
         self._write()
         if len(files := set(self._named.values())) == 1:
             (self._directory / files.pop()).rename(self._directory / WHOLE)
@@ -235,7 +235,7 @@ class Writer:
 
 
 def save(model: nn.Module, directory: Path, size: int = SHARD_BYTES) -> list[str]:
-    """Write the weights of a model, tied ones once, by a :class:`Writer`; return the names of the files."""
+    """Write a model's weights, tied weights once, by a :class:`Writer`; return the names of the files."""
     writer = Writer(directory, size)
     for name, place in untied(model).items():
         writer.add(name, getattr(*place))

@@ -10,7 +10,7 @@ from flexround.quant.rounding import Axes, Rounding
 
 
 class AdaQuant(Rounding):
-    """Element-wise addition; the groups ``v`` and ``s1`` have learning rates of their own."""
+    """Element-wise addition; the groups ``v`` and ``s1`` have separate learning rates."""
 
     fusable = True
 

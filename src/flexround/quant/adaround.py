@@ -7,11 +7,11 @@ from flexround.quant.functions import GAMMA, ZETA, RectifiedSigmoidRound, Roundi
 from flexround.quant.grid import Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
-TIE = 1e-6  # how far from 1/2, which is rounded up, a tie starts: on the side of the even code, as round-to-nearest
+TIE = 1e-6  # a tie starts this far from 1/2, on the side of the even code, as in round-to-nearest
 
 
 class AdaRound(Rounding):
-    """Ŵ = s1 (⌊W / s1⌋ + h(α)); α starts where h(α) is the fraction of W / s1, so the start is full precision."""
+    """Ŵ = s1 (⌊W / s1⌋ + h(α)); initially h(α) is the fraction of W / s1, as in full precision."""
 
     fusable = True
     floor: Tensor
@@ -26,7 +26,7 @@ class AdaRound(Rounding):
         self.alpha = nn.Parameter(-torch.log((ZETA - GAMMA) / (rest - GAMMA) - 1))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the soft Ŵ, shape of ``weight``, which itself is not read: its floor was taken at the start."""
+        """Return the soft Ŵ, shape of ``weight``; only the floor stored at the start is read."""
         inputs = self.alpha, self.floor, self.grid.step, self.low, self.high
         return RectifiedSigmoidRound.of(*inputs, compiled=self.fused)
 

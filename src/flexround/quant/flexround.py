@@ -7,7 +7,7 @@ from flexround.quant.functions import DivideRound
 from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 
-SMALLEST = 1e-8  # direct form: no scale falls below this part of its initial value
+SMALLEST = 1e-8  # direct form: scales stay above this fraction of their initial value
 
 
 class FlexRound(Rounding):
@@ -19,7 +19,7 @@ class FlexRound(Rounding):
 
     Options:
         learn_s1: learn the step s1 too; False is Ablation Study 1 of table 1.
-        use_s3_s4: have s3 (per output channel) and s4 (per input channel, convolutions only); False is Ablation 2.
+        use_s3_s4: use s3 (per output channel) and s4 (per input channel, convolutions only); False is Ablation 2.
         form: ``log`` learns ln s (positive by construction, released code), ``direct`` learns s itself.
     """
 

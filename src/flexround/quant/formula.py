@@ -1,7 +1,7 @@
-"""A formula with analytic gradients as one autograd function: native, compiled, or operation by operation.
+"""Formulas with analytic gradients as autograd functions: native, compiled, or operation by operation.
 
-Native kernels run on a CPU, one pass over memory each way. Compiled code does the same on a GPU and keeps its inputs:
-the backward pass recomputes the rest. Operation by operation it keeps the factors of its gradients.
+Native kernels make one pass over a CPU's memory in each direction. Compiled code does the same on a GPU; it keeps only
+its inputs, and the backward pass recomputes the rest. Operation by operation, the factors of the gradients are kept.
 """
 
 import functools
@@ -14,26 +14,26 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-KINDS = 128  # of one formula: ranks, sizes of one, layouts, types, with a mask and without
+KINDS = 128  # compiled variants per formula: ranks, sizes of one, layouts, types, with and without a mask
 Gradients = tuple[Tensor | None, ...]
 
 log = logging.getLogger(__name__)
 
 
 class Formula(Function):
-    """A function of tensors, numbers and Nones; a subclass says what its value and its gradients are.
+    """A function of tensors, numbers and Nones; a subclass defines its value and its gradients.
 
-    ``of(*inputs, compiled)`` returns the value, differentiable. Compiled it takes tensors and Nones alone: numbers
-    would be compiled in.
+    ``of(*inputs, compiled)`` returns the differentiable value. Compiled formulas take only tensors and Nones, because
+    numbers would be compiled in.
 
     Attributes:
-        multiplied: whether the value is a factor of a matrix product. Compiled, it then has the type that autocast
-            multiplies in, and its gradient is read so, which spares the casts.
-        value: ``(needs, *inputs)`` -> the value, then what ``gradients`` gets. ``needs`` says which inputs are to have
-            a gradient.
-        gradients: ``(grad, needs, shapes, *kept)`` -> the gradients of the first inputs, each of its own shape; the
-            others have none. ``shapes`` are those of the inputs, ``kept`` is what ``value`` returned behind the value.
-        native: ``(*inputs)`` -> the value, differentiable, or None if there is no kernel for the inputs.
+        multiplied: whether the value is a factor of a matrix product. Compiled, value and gradient then have autocast's
+            type for products, which saves casts.
+        value: ``(needs, *inputs)`` -> the value, then the tensors that ``gradients`` needs. ``needs`` tells, for each
+            input, whether it needs a gradient.
+        gradients: ``(grad, needs, shapes, *kept)`` -> the gradients of the first inputs, each with its input's shape;
+            other inputs have none. ``shapes`` are the inputs' shapes, ``kept`` are the further results of ``value``.
+        native: ``(*inputs)`` -> the differentiable value, or None if no kernel handles the inputs.
     """
 
     multiplied: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class Formula(Function):
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
-        """Return the value, of any shape, of the inputs and whether it is compiled; keep what ``backward`` needs."""
+        """Return the value, any shape; save tensors for ``backward``. ``given`` are the inputs and ``compiled``."""
         formula, inputs, compiled = ctx._forward_cls, given[:-1], given[-1]
         ctx.shapes = _shapes(inputs)
         if compiled:
@@ -65,7 +65,7 @@ class Formula(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        """Return the gradients of all inputs, each of its own shape."""
+        """Return the gradients of all inputs, each with its input's shape."""
         needs = ctx.needs_input_grad
         found = ctx.gradients(grad, needs, ctx.shapes, *ctx.saved_tensors)
         return *found, *[None] * (len(needs) - len(found))
@@ -73,7 +73,7 @@ class Formula(Function):
 
 @functools.cache
 def _valued(formula: Any) -> Callable[..., Tensor]:
-    """Return the function that is compiled for the value."""
+    """Return the function, to be compiled, that computes the value."""
 
     def valued(kind: torch.dtype, *inputs: Tensor | None) -> Tensor:
         return formula.value([False] * len(inputs), *inputs)[0].to(kind)
@@ -83,7 +83,7 @@ def _valued(formula: Any) -> Callable[..., Tensor]:
 
 @functools.cache
 def _compiled_gradients(formula: Any) -> Callable[..., Gradients]:
-    """Return the compiled function for the gradients, which have the types of the inputs."""
+    """Return the compiled function that computes the gradients, each with its input's type."""
 
     def graded(grad: Tensor, needs: Sequence[bool], *inputs: Tensor | None) -> list[Tensor | None]:
         _, *kept = formula.value(needs, *inputs)
@@ -95,23 +95,23 @@ def _compiled_gradients(formula: Any) -> Callable[..., Gradients]:
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile once for all sizes: the blocks of a network have few shapes but each would be compiled anew.
+    """Compile a function once for all sizes: otherwise each shape in a network would be compiled separately.
 
-    Ranks, sizes of one, layouts and types are compiled apart all the same: torch's limit of eight is too low for the
-    activations of a MobileNetV2, and a formula beyond it fails.
+    Ranks, sizes of one, layouts and types still need separate compilations. PyTorch's limit of eight is too low for a
+    MobileNetV2's activations, and a formula beyond the limit fails.
     """
-    limits: dict[str, Any] = {"recompile_limit": KINDS, "isolate_recompiles": True}  # torch's types don't know them
+    limits: dict[str, Any] = {"recompile_limit": KINDS, "isolate_recompiles": True}  # absent from torch's type stubs
     return torch.compile(function, fullgraph=True, dynamic=True, **limits)
 
 
 @functools.cache
 def compiler_works(device: torch.device) -> bool:
-    """Say whether code can be compiled for a GPU, by compiling something; if not, log why in one line."""
-    if device.type == "cpu":  # where native kernels are as fast
+    """Return whether code can be compiled for a GPU, by a trial compilation; if not, log the reason in one line."""
+    if device.type == "cpu":  # native kernels are as fast there
         return False
     try:
         _compiled(_nothing)(torch.zeros(2, device=device))
-    except (RuntimeError, TypeError) as error:  # a TypeError: older PyTorch has no such limits
+    except (RuntimeError, TypeError) as error:  # TypeError: older PyTorch lacks these limits
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         log.warning("fused: nothing can be compiled for %s (%s); the operations run one by one", device, reason)
         return False
@@ -119,17 +119,17 @@ def compiler_works(device: torch.device) -> bool:
 
 
 def _shapes(inputs: Sequence[Any]) -> list[torch.Size | None]:
-    """Return the shapes of the tensors among the inputs."""
+    """Return the shape of each input that is a tensor, else None."""
     return [x.shape if isinstance(x, Tensor) else None for x in inputs]
 
 
 def _plain(inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return plain tensors: the sizes of parameters would be compiled in."""
+    """Return the inputs as plain tensors, because the sizes of parameters would be compiled in."""
     return [None if x is None else x.detach() for x in inputs]
 
 
 def _product_type(weight: Tensor) -> torch.dtype:
-    """Return the type in which autocast has a weight multiplied, else its own."""
+    """Return autocast's type for products with a weight; without autocast, the weight's own type."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 

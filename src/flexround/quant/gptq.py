@@ -1,4 +1,4 @@
-"""GPTQ (Frantar et al. 2022, algorithm 1): column by column, the error of rounding is put onto the columns to come."""
+"""GPTQ (Frantar et al. 2022, algorithm 1): each column's rounding error is compensated in later columns."""
 
 from collections.abc import Iterable
 
@@ -8,15 +8,15 @@ from torch import Tensor
 from flexround.quant.grid import Grid, clip, nearest_codes
 from flexround.quant.rounding import Axes, Rounding
 
-COLUMNS = 128  # whose errors are put onto all later columns at once; no part of the result
+COLUMNS = 128  # batch size of the updates of later columns; does not change the result
 
 
 class GPTQ(Rounding):
-    """Nothing is learned; the codes follow from the second moments of the layer's inputs, H = X X^T.
+    """Computes the codes from the second moments of the layer's inputs, H = X X^T, without learning.
 
     Options:
-        damping: part of the mean of H's diagonal that is added to it.
-        act_order: whether columns are taken by falling diagonal of H instead of as they lie.
+        damping: the fraction of the mean of H's diagonal that is added to the diagonal.
+        act_order: whether columns are rounded by descending diagonal of H instead of in their own order.
     """
 
     needs_inputs = True
@@ -30,10 +30,10 @@ class GPTQ(Rounding):
     def fit(self, weight: Tensor, inputs: Iterable[Tensor]) -> None:
         """Find the codes of ``weight`` from ``inputs``, float32 (groups, n, features); see :meth:`Rounding.fit`.
 
-        A layer that is never called has none: its codes stay those of round-to-nearest.
+        A layer that is never called has no inputs and keeps the codes of round-to-nearest.
 
         Raises:
-            ValueError: they hold NaN or Inf.
+            ValueError: the inputs hold NaN or Inf.
         """
         moments = second_moments(inputs)
         if moments is None:
@@ -49,12 +49,12 @@ class GPTQ(Rounding):
         value = torch.as_tensor(value, device=self.found.device)
         if value.ndim == 0:
             return value.view(1, 1, 1)
-        if value.numel() > value.shape[self.axes.output]:  # a step for each group of features, or the weight itself
+        if value.numel() > value.shape[self.axes.output]:  # one step per group of features, or the weight itself
             value = value.expand_as(self.found)
         return self.axes.matrix(value).unflatten(0, (groups, -1))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the codes found, those of round-to-nearest before, times s1; shape of ``weight``, which isn't read."""
+        """Return the fitted codes times s1, shape of ``weight``; before ``fit``, the codes are round-to-nearest's."""
         return self.found * self.grid.step
 
     def codes(self, weight: Tensor) -> Tensor:
@@ -65,10 +65,10 @@ class GPTQ(Rounding):
 def second_moments(inputs: Iterable[Tensor]) -> Tensor | None:
     """Return X X^T over all rows of batches (groups, n, features), float64 (groups, features, features), or None.
 
-    Layers that read the same tensors get the same ``inputs``, on which it is kept for them.
+    The result is stored on ``inputs``, which all layers that read the same tensors share. None: there are no inputs.
 
     Raises:
-        ValueError: NaN or Inf in them.
+        ValueError: the inputs hold NaN or Inf.
     """
     kept: dict[str, Tensor | None] = getattr(inputs, "kept", {})
     if "moments" in kept:
@@ -87,21 +87,21 @@ def second_moments(inputs: Iterable[Tensor]) -> Tensor | None:
 def eliminated(
     weight: Tensor, moments: Tensor, step: Tensor, low: Tensor, high: Tensor, damping: float, act_order: bool
 ) -> Tensor:
-    """Return GPTQ's codes, float64 of the shape of ``weight``.
+    """Return GPTQ's codes, float64, shape of ``weight``.
 
     Args:
         weight: float64 (groups, outputs, features).
         moments: H, float64 (groups, features, features).
-        step, low, high: of the grid, (groups, outputs, 1 or features) or (1, 1, 1): that of the weight as it is given.
+        step, low, high: the grid of the weight, (groups, outputs, 1 or features) or (1, 1, 1).
         damping, act_order: options of :class:`GPTQ`.
     """
     diagonal = moments.diagonal(dim1=1, dim2=2)
-    dead = diagonal == 0  # a feature that is always 0 tells nothing of its column: it is rounded as zeros
+    dead = diagonal == 0  # features that are always 0 say nothing about their columns, whose codes become 0
     mean = diagonal.mean(1, keepdim=True)
     mean = torch.where(mean == 0, 1.0, mean)
     weight = weight.masked_fill(dead.unsqueeze(1), 0)
     damped = moments + torch.diag_embed(damping * mean + dead * mean)
-    order = torch.arange(diagonal.shape[1], device=diagonal.device).expand_as(diagonal)  # as they lie
+    order = torch.arange(diagonal.shape[1], device=diagonal.device).expand_as(diagonal)  # own order
     if act_order:
         order = diagonal.argsort(stable=True, dim=1, descending=True)
     weight = weight.take_along_dim(order.unsqueeze(1), 2)
@@ -112,15 +112,15 @@ def eliminated(
 
 
 def inverse_root(moments: Tensor) -> Tensor:
-    """Return U, upper triangular, with U^T U = H^-1; float64 (groups, features, features) as ``moments``, H.
+    """Return the upper triangular U with U^T U = H^-1; float64 (groups, features, features) like ``moments``, H.
 
-    Row i of U is, but for a factor, that of the inverse of H without its first i columns (Cholesky reformulation).
+    Up to a factor, row i of U is a row of the inverse of H without its first i columns (Cholesky reformulation).
     """
     return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(moments)), upper=True)
 
 
 def _by_columns(weight: Tensor, root: Tensor, step: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return the codes of ``weight`` (groups, outputs, features); step and bounds are so, or (1, 1, features)."""
+    """Return the codes of ``weight`` (groups, outputs, features); step and bounds have this or (1, 1, features)."""
     codes, features = torch.empty_like(weight), weight.shape[2]
     for start in range(0, features, COLUMNS):
         stop = min(start + COLUMNS, features)

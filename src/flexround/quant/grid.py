@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Bound = Any  # a number, or a tensor shaped like the step: torch.clamp's overloads take either but not their union
-MIN_STEP = 1e-8  # the step of an all-zero tensor or channel: it then quantizes to zero exactly
+Bound = Any  # number, or tensor shaped like the step: torch.clamp's overloads take either but not the union
+MIN_STEP = 1e-8  # step of an all-zero tensor or channel, which then quantizes to exact zeros
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """How a tensor is quantized.
+    """The format that a tensor is quantized to.
 
     Attributes:
         bits: 2 to 8.
@@ -31,13 +31,13 @@ class Scheme:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Codes ``low <= c <= high`` that stand for the values ``c * step``.
+    """Codes ``low <= c <= high``, which represent the values ``c * step``.
 
     The zero point is folded into the bounds: a stored unsigned code is ``c + zero_point``.
 
     Attributes:
-        step: float, shape () or (C, 1, ...) with the channels at the scheme's axis; the paper's s1. For a linear in
-            groups it is (Cout, groups, 1); weight and codes are then as :func:`in_groups` gives them.
+        step: float, shape () or (C, 1, ...) with the channels on the scheme's axis; the paper's s1. A linear in
+            groups has (Cout, groups, 1), and its weight and codes the shape that :func:`in_groups` returns.
         zero_point: float tensor of whole numbers, same shape as ``step``.
         qmin, qmax: range of the stored codes.
     """
@@ -57,12 +57,12 @@ class Grid:
 
 
 def in_groups(x: Tensor, step: Tensor) -> Tensor:
-    """Return a linear's weight or codes (Cout, Cin) as (Cout, groups, size) if each group has a step, else as it is."""
+    """Return a linear's weight or codes (Cout, Cin) as (Cout, groups, size) if groups have steps, else unchanged."""
     return x.unflatten(1, (step.shape[1], -1)) if step.ndim > x.ndim else x
 
 
 def code_range(scheme: Scheme, has_negatives: bool) -> tuple[int, int]:
-    """Return ``(qmin, qmax)``: signed two's complement for a symmetric grid of a two-sided tensor, else unsigned."""
+    """Return ``(qmin, qmax)``: signed two's complement for a symmetric grid with negatives, else unsigned."""
     if scheme.symmetric and has_negatives:
         return -(2 ** (scheme.bits - 1)), 2 ** (scheme.bits - 1) - 1
     return 0, 2**scheme.bits - 1
@@ -77,7 +77,7 @@ def grid_from_range(low: Tensor, high: Tensor, scheme: Scheme, has_negatives: bo
     Args:
         low, high: float, shape () or (C, 1, ...).
         scheme: bits and symmetry.
-        has_negatives: of the whole tensor; decides signed or unsigned once for all channels.
+        has_negatives: whether the whole tensor has negatives, so that all channels are signed or all unsigned.
     """
     low, high = low.clamp_max(0), high.clamp_min(0)
     qmin, qmax = code_range(scheme, has_negatives)
@@ -100,16 +100,16 @@ def channel_range(x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
 
 
 def nearest_codes(x: Tensor, grid: Grid) -> Tensor:
-    """Round-to-nearest codes clamp(round(x / step), low, high); float tensor of whole numbers, shape of ``x``."""
+    """Return round-to-nearest's codes clamp(round(x / step), low, high): whole numbers as floats, shape of ``x``."""
     low, high = grid.bounds
     scaled = torch.div(x, grid.step).round_()
     return clip(scaled, low, high)
 
 
 def clip(x: Tensor, low: Bound, high: Bound) -> Tensor:
-    """Clip ``x``, any shape, to numbers or tensors; the gradient is 1 from ``low`` to ``high``, both included, else 0.
+    """Clip ``x``, any shape, to numbers or tensors; the gradient is 1 from ``low`` to ``high`` inclusive, else 0.
 
-    ``torch.clamp`` has the gradient 0 at the bounds since PyTorch 2.15, and is 8 times slower with tensors on a CPU.
+    Since PyTorch 2.15, ``torch.clamp`` has gradient 0 at the bounds; with tensors it is 8 times slower on a CPU.
     """
     if x.requires_grad and torch.is_grad_enabled():
         clipped = clip(x.detach(), low, high)

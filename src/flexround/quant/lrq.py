@@ -1,4 +1,4 @@
-"""LRQ (Lee et al. 2024): FlexRound whose S2 has low rank, Ŵ = s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉."""
+"""LRQ (Lee et al. 2024): FlexRound with a low-rank S2, Ŵ = s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉."""
 
 import torch
 from torch import Tensor, nn
@@ -7,12 +7,12 @@ from flexround.quant.functions import DivideRound
 from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 
-PART = 4  # of the smaller side of a weight: 1024 of 4096 and 2048 of 8192 in the paper
-SEED = 0  # of U, one for all: a rounding has no generator of its run
+PART = 4  # default rank: a weight's smaller side divided by 4, in the paper 1024 for 4096 and 2048 for 8192
+SEED = 0  # draws U of every weight: a rounding has no access to the run's generators
 
 
 class LRQ(Rounding):
-    """W is (Cout, features), the features of a convolution being its input channels and kernel.
+    """W is (Cout, features); the features of a convolution are its input channels and kernel.
 
     Attributes:
         d1: ln (s1 / initial s1).
@@ -20,7 +20,7 @@ class LRQ(Rounding):
         row, column: r (Cout, 1), in the weight's layout, and c (1, features); zeros at first.
 
     Options:
-        rank: of L U; none for a quarter of the smaller side.
+        rank: of L U; by default a quarter of the smaller side.
     """
 
     fusable = True
@@ -42,7 +42,7 @@ class LRQ(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉, clipped to the grid, shape of ``weight``."""
-        with torch.autocast(weight.device.type, enabled=False):  # a compiled formula after it may see autocast
+        with torch.autocast(weight.device.type, enabled=False):  # the compiled formula below may run under autocast
             product = torch.addmm(self.column, self.left, self.right)
         d2 = self.axes.undo_matrix(product, weight)
         scales = self.grid.step, self.d1, d2, self.row, None

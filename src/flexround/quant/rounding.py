@@ -1,7 +1,7 @@
 """The base of all roundings: a parametrization of ``weight`` with learnable scales and integer codes.
 
-To add one, subclass :class:`Rounding` in one file, name it under ``roundings`` in ``params/recipes.yaml`` (or write
-``package.module:Class`` in a recipe) and add a recipe.
+To add a rounding, subclass :class:`Rounding` in one file, name it under ``roundings`` in ``params/recipes.yaml`` (or
+write ``package.module:Class`` in a recipe) and add a recipe.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from flexround.quant.grid import Grid, clip
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """Where the channels of a weight are: (Cout, Cin) for linear, (Cout, Cin/groups, h, w) for convolutions.
+    """The channel axes of a weight: (Cout, Cin) for linear, (Cout, Cin/groups, h, w) for convolutions.
 
     Attributes:
         output: axis of the output channels (0; 1 for a transposed ``Conv1D``).
@@ -26,11 +26,11 @@ class Axes:
     input: int | None = None
 
     def matrix(self, x: Tensor) -> Tensor:
-        """Return a weight, or a step per channel, as (Cout, features), or (Cout, 1); a number of shape () as it is."""
+        """Return a weight, or a step per channel, as (Cout, features), or (Cout, 1); shape () stays unchanged."""
         return x.transpose(0, self.output).flatten(1) if x.ndim else x
 
     def undo_matrix(self, matrix: Tensor, like: Tensor) -> Tensor:
-        """Return a (Cout, features) tensor as ``matrix`` got it, with the shape of the weight ``like``."""
+        """Undo ``matrix``: return a (Cout, features) tensor with the shape of the weight ``like``."""
         return matrix.reshape(like.transpose(0, self.output).shape).transpose(0, self.output)
 
 
@@ -44,9 +44,9 @@ class Rounding(nn.Module):
         **options: a recipe's ``options``.
 
     Attributes:
-        fusable: of the class, whether ``forward`` heeds ``fused``.
-        needs_inputs: of the class, whether ``fit`` is to be called before the block is learned.
-        low, high: the least and the largest code, numbers or tensors as of ``Grid.bounds``; tensors while ``fused``.
+        fusable: of the class, whether ``forward`` uses ``fused``.
+        needs_inputs: of the class, whether ``fit`` must be called before the block is learned.
+        low, high: the smallest and the largest code, as in ``Grid.bounds``; tensors while ``fused``.
         fused: while learning, whether ``forward`` and ``regularizer`` run compiled.
     """
 
@@ -61,23 +61,23 @@ class Rounding(nn.Module):
         self.fused = False
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return Ŵ, shape of ``weight``, which stays as it is, while learning (soft for AdaRound); differentiable."""
+        """Return the differentiable Ŵ of learning (soft for AdaRound), shape of ``weight``, which stays unchanged."""
         raise NotImplementedError
 
     def fit(self, weight: Tensor, inputs: Iterable[Tensor]) -> None:
-        """Look at the inputs that the layer multiplies with ``weight``; the layers before it have been fitted.
+        """Read the inputs that the layer multiplies with ``weight``; preceding layers are already fitted.
 
         Args:
             weight: a copy of the full-precision weight.
-            inputs: float32 (groups, n, features) in batches; each output channel, in the order of the groups, is a sum
-                over the features of its group, which lie as the weight's other axes do.
+            inputs: float32 (groups, n, features) in batches. Output channels are in the order of the groups.
+                Each is a sum over its group's features, in the order of the weight's other axes.
 
         Raises:
-            ValueError: the inputs are of no use.
+            ValueError: the inputs are unusable.
         """
 
     def fuse(self, on: bool) -> None:
-        """Have ``forward`` and ``regularizer`` run compiled from now on, or no longer."""
+        """Switch compilation of ``forward`` and ``regularizer`` on or off."""
         self.fused = on
         self.low, self.high = (torch.as_tensor(b).to(self.grid.step) if on else b for b in self.grid.bounds)
 
@@ -86,20 +86,20 @@ class Rounding(nn.Module):
         return self.grid.step
 
     def final_grid(self) -> Grid:
-        """Return the grid that the final codes are on: the initial one with the current step."""
+        """Return the grid of the final codes: the initial grid with the current step."""
         return dataclasses.replace(self.grid, step=self.step())
 
     @torch.no_grad()
     def codes(self, weight: Tensor) -> Tensor:
         """Return the final integer codes c with Ŵ = c · step, as a float tensor of the weight's shape.
 
-        The default recovers them from ``forward``, which must then return values on the grid.
+        The default derives the codes from ``forward``, which must then return values on the grid.
         """
         grid = self.final_grid()
         return clip((self.forward(weight) / grid.step).round_(), *grid.bounds)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return the learnable parameters by name of their learning rate; one group ``all`` by default."""
+        """Return the learnable parameters by the name of their learning rate; by default one group ``all``."""
         return {"all": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
     def regularizer(self, beta: float) -> Tensor | None:
@@ -107,6 +107,6 @@ class Rounding(nn.Module):
         return None
 
     def ones_log(self, weight: Tensor, *axes: int) -> nn.Parameter:
-        """Return ln 1 = 0, whose shape is the weight's along ``axes`` and 1 elsewhere: the start of S2, s3, s4."""
+        """Return zeros (ln 1), the start of S2, s3 or s4; the shape is the weight's along ``axes`` and 1 elsewhere."""
         shape = [size if dim in axes else 1 for dim, size in enumerate(weight.shape)]
         return nn.Parameter(torch.zeros(shape, dtype=weight.dtype, device=weight.device))

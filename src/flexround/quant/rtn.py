@@ -7,7 +7,7 @@ from flexround.quant.rounding import Rounding
 
 
 class RTN(Rounding):
-    """Nothing to learn; where every rounding here starts."""
+    """Round-to-nearest, without learning; every other rounding starts from it."""
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / s1⌉, clipped to the grid, shape of ``weight``."""

@@ -1,4 +1,4 @@
-"""Initial step size: min-max, or the search that minimises mean |x - x_hat|^p (paper: p = 2; released code: 2.4)."""
+"""Initial step size: min-max, or a search that minimises mean |x - x_hat|^p (paper: p = 2; released code: 2.4)."""
 
 from collections.abc import Iterator
 
@@ -9,19 +9,19 @@ from flexround.quant import native
 from flexround.quant.grid import MIN_STEP, Grid, Scheme, channel_range, code_range, grid_from_range, nearest_codes
 
 CANDIDATES = 100  # ranges: the full range times 1/100 ... 100/100
-COARSE = 4  # the search first tries every fourth of them
-NEAR, NEAR_PART = (0, -1, 1, -2, 2), 16  # with zero points off the natural one by these sixteenths of all codes
-PATTERN = (8, 4, 2, 1)  # then moves by these amounts as long as that helps
-MARGIN = 1.001  # of float32 sums, before a range counts as worse
-CHUNK = 2**20  # weights searched at a time, of whole channels: the passes over them stay in the caches
-PIECE = 2**28  # values of a tensor with one grid that are compared at a time: more would take its memory once again
+COARSE = 4  # the search first tries every fourth candidate
+NEAR, NEAR_PART = (0, -1, 1, -2, 2), 16  # and zero points shifted from the natural one by these sixteenths of all codes
+PATTERN = (8, 4, 2, 1)  # then it moves by these amounts while the error falls
+MARGIN = 1.001  # a range counts as worse beyond this factor, because float32 sums are inexact
+CHUNK = 2**20  # weights searched at a time, in whole channels, so that they stay in the CPU's caches
+PIECE = 2**28  # values of a tensor with one grid compared at a time, so that no full copy is needed
 
 
 def initial_grid(x: Tensor, scheme: Scheme, method: str = "mse", p: float = 2.4) -> Grid:
-    """Return the grid a reconstruction starts from.
+    """Return the initial grid of a reconstruction.
 
     Args:
-        x: float tensor, any shape; searched in float32 whatever its type (|error|^2.4 underflows in half precision).
+        x: float tensor, any shape and type; the search runs in float32 (|error|^2.4 underflows in half precision).
         scheme: bits, symmetry, channel axis.
         method: ``minmax``, or ``mse`` to search.
         p: exponent of the error.
@@ -59,13 +59,13 @@ def mean_error(x: Tensor, grid: Grid, axis: int | None, p: float) -> Tensor:
 
 
 class _Search:
-    """A search over ranges, 1/100 to 100/100 of the full one, and zero points; of each channel of ``x`` on its own.
+    """A search over ranges, 1/100 to 100/100 of the full range, and zero points, separately for each channel of ``x``.
 
-    One-sided and symmetric tensors have no zero point to search: only ``planar`` ones, asymmetric and two-sided, do.
-    Whether there are negatives and positives is of the whole tensor, of whose channels ``x`` may be some.
+    The zero point is searched only in ``planar`` tensors, which are asymmetric and two-sided. ``x`` may be some
+    channels of a tensor; ``negatives`` and ``positives`` describe the whole tensor.
 
     Attributes:
-        index, zero_point, error: of the best candidate of each channel so far, shape of the step.
+        index, zero_point, error: each channel's best candidate so far, shape of the step.
     """
 
     def __init__(self, x: Tensor, scheme: Scheme, negatives: bool, positives: bool, p: float) -> None:
@@ -73,13 +73,13 @@ class _Search:
         self.levels = 2**scheme.bits - 1
         self.planar = not scheme.symmetric and negatives and positives
         low, high = channel_range(x, scheme.axis)
-        self.low, self.high = low.clamp_max(0), high.clamp_min(0)  # channels of one sign, too, are in reach of 0
+        self.low, self.high = low.clamp_max(0), high.clamp_min(0)  # also channels of one sign include 0
         self.index = torch.full_like(self.low, CANDIDATES)
         self.zero_point = grid_from_range(self.low, self.high, scheme, negatives).zero_point
         self.error = torch.full_like(self.low, torch.inf)
 
     def best(self) -> Grid:
-        """Try every fourth range at zero points near the natural one, then move from the best as long as it helps."""
+        """Try every fourth range at zero points near the natural one, then improve the best by small moves."""
         natural, shift = self.zero_point, max(1, self.levels // NEAR_PART)
         for zero_point in [natural + near * shift for near in (NEAR if self.planar else [0])]:
             for index in range(CANDIDATES, 0, -COARSE):
@@ -92,7 +92,7 @@ class _Search:
         return self._grid(self.index, self.zero_point)
 
     def _moves(self) -> Iterator[tuple[int, int]]:
-        """Yield changes of range and zero point, large ones first; zero points move in proportion to their count."""
+        """Yield moves of range and zero point, large moves first; zero points move in proportion to their number."""
         for size in PATTERN:
             if size <= COARSE:
                 yield from ((size, 0), (-size, 0))
@@ -101,7 +101,7 @@ class _Search:
                 yield from ((0, shift), (0, -shift))
 
     def _offer(self, index: Tensor, zero_point: Tensor) -> bool:
-        """Try a candidate; keep it in the channels where it is better. Returns whether it was anywhere."""
+        """Try a candidate and keep it in the channels that it improves; return whether any channel improved."""
         index, zero_point = index.clamp(1, CANDIDATES), zero_point.clamp(0, self.levels)
         grid = self._grid(index, zero_point)
         error = mean_error(self.x, grid, self.scheme.axis, self.p)
@@ -113,9 +113,9 @@ class _Search:
         return bool(better.any())
 
     def _smaller_is_worse(self) -> bool:
-        """Whether no range within the last candidate's, zero point unchanged, can win in any channel.
+        """Return whether no smaller range with the last candidate's zero point can win in any channel.
 
-        Within the bounds an error is at most half a step; the rest is clipping, which only grows as the range shrinks.
+        Errors within the bounds are at most half a step. The rest is clipping, which grows as the range shrinks.
         """
         return bool((self._clipping > MARGIN * self.error).all())
 

@@ -11,16 +11,16 @@ from flexround.quant.formula import Formula, Gradients
 from flexround.quant.grid import MIN_STEP, Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
-LARGEST = 0.5  # |V|: a code moves by one at most
+LARGEST = 0.5  # bound of |V|: a code moves by at most one
 
 
 class SignRound(Rounding):
-    """Made for ``optimizer: sign`` with a learning rate of one over the iterations.
+    """Intended for ``optimizer: sign`` with the learning rate 1 / iterations.
 
     Attributes:
         v: V, shape of the weight.
-        ends: factors of the upper and of the lower end of the range (α, β), (2, ...) with the shape of ``grid.step``
-            behind; of a grid with signed codes α alone, (1, ...). From 0 to what reaches the largest weight.
+        ends: factors of the range's upper and lower end (α, β), (2, *shape of ``grid.step``); for signed codes only α,
+            (1, ...). Each is between 0 and the factor that reaches the largest weight.
     """
 
     fusable = True
@@ -33,7 +33,7 @@ class SignRound(Rounding):
         low, high = weight.amin(other).view(shape), weight.amax(other).view(shape)
         if grid.qmin < 0:
             reaching = [torch.maximum(-low, high) * 2 / (grid.qmax - grid.qmin)]
-        else:  # 0 / 0 for an end at 0, which has no range to learn
+        else:  # 0 / 0 for an end at 0, which can't be learned
             reaching = [high / (grid.qmax - grid.zero_point), low / (grid.qmin - grid.zero_point)]
         largest = torch.stack([step / grid.step for step in reaching]).nan_to_num(1, 1, 1).clamp_min(1)
         self.register_buffer("largest", largest, persistent=False)
@@ -42,7 +42,7 @@ class SignRound(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s ⌊W / s + V⌉, clipped to the grid, shape of ``weight``."""
-        with torch.no_grad():  # signed descent steps over the bounds, which are no part of the formula
+        with torch.no_grad():  # signed descent oversteps the bounds, which the formula does not include
             self.v.clamp_(-LARGEST, LARGEST)
         step, zero_point = self._range()
         return AddRound.of(
@@ -50,7 +50,7 @@ class SignRound(Rounding):
         )
 
     def _range(self) -> tuple[Tensor, Tensor]:
-        """Return the learned step and zero point, shapes of the grid's, differentiable in ``ends``."""
+        """Return the learned step and zero point, shapes as in the grid, differentiable in ``ends``."""
         grid = self.grid
         with torch.no_grad():
             self.ends.clamp_min_(0).copy_(self.ends.minimum(self.largest))
@@ -65,7 +65,7 @@ class SignRound(Rounding):
         return self._range()[0].detach()
 
     def final_grid(self) -> Grid:
-        """Return the learned grid: the two ends of an asymmetric one move the zero point too."""
+        """Return the learned grid; the two ends of an asymmetric grid also move its zero point."""
         step, zero_point = self._range()
         return Grid(step.detach(), zero_point.detach(), self.grid.qmin, self.grid.qmax)
 
@@ -77,8 +77,8 @@ class SignRound(Rounding):
 class AddRound(Formula):
     """Ŵ = s · clamp(⌊W / s + V⌉).
 
-    With u = W / s the gradients are, inside the bounds [outside]: ∂Ŵ/∂V = s [0], ∂Ŵ/∂s = ⌊u + V⌉ - u [bound],
-    ∂Ŵ/∂bound = 0 [s, of the bound that clips].
+    With u = W / s, the gradients inside the bounds [outside] are: ∂Ŵ/∂V = s [0], ∂Ŵ/∂s = ⌊u + V⌉ - u [bound],
+    ∂Ŵ/∂bound = 0 [s for the clipping bound].
     """
 
     multiplied = True
@@ -88,17 +88,17 @@ class AddRound(Formula):
     def value(
         needs: Sequence[bool], weight: Tensor, v: Tensor, step: Tensor, low: Tensor, high: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """Return Ŵ, shape of ``weight`` and ``v``; ``step`` and the bounds are () or per channel."""
+        """Return Ŵ, shape of ``weight`` and ``v``; ``step`` and the bounds have shape () or are per channel."""
         u = weight / step
         rounded = (u + v).round_()
         code = clip(rounded, low, high)
         lower = (code == low).to(u.dtype) if needs[3] or needs[4] else None
-        inside = (rounded == code).to(u.dtype)  # as numbers: CPUs are slow with masks
+        inside = (rounded == code).to(u.dtype)  # numbers, because masks are slow on CPUs
         return code * step, step, inside, torch.addcmul(code, u, inside, value=-1), lower
 
     @staticmethod
     def gradients(grad: Tensor, needs: object, shapes: Sequence[Any], *kept: Any) -> Gradients:
-        """Return the gradients of v, step, low and high, each of its own shape; the weight has none."""
+        """Return the gradients of v, step, low and high, each with its input's shape; the weight has none."""
         step, inside, slope, lower = kept
         _, _, of_step, of_bound, _ = shapes
         scaled, grad_low, grad_high = grad * step, None, None

@@ -12,8 +12,8 @@ from flexround.quant.activation import Kept
 
 log = logging.getLogger(__name__)
 
-GPU_PART = 0.5  # of a GPU's memory, that the caches may take; the rest is for the block at work
-HELD = 3  # caches at a block: full-precision input, quantized input, output
+GPU_PART = 0.5  # fraction of a GPU's memory for the caches; the rest is for the current block
+HELD = 3  # caches per block: full-precision input, quantized input, output
 AHEAD = 256  # batches whose rows are drawn at a time
 IMAGES, LAST = 4, (0, 2, 3, 1)  # dimensions of a batch of images, and their order with the channels last
 GB = 1e9
@@ -21,14 +21,14 @@ GB = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """Where caches lie.
+    """The memory and layout of caches.
 
     Attributes:
         device: the GPU, or the host.
-        dtype: of activations; whatever uses them computes in float32.
-        pinned: whether the host's memory is page-locked, from where a GPU copies without a detour.
-        keeps_strides: whether a cache lies in memory as the activations do that it is for; else images lie channels
-            last, which makes small convolutions up to 1.5 x faster.
+        dtype: type of stored activations; computations on them use float32.
+        pinned: whether the host's memory is page-locked, so that a GPU copies directly.
+        keeps_strides: whether a cache has its activations' memory layout; else images have channels last, which makes
+            small convolutions up to 1.5 x faster.
     """
 
     device: torch.device
@@ -40,19 +40,19 @@ class Store:
         return "on the GPU" if self.device.type == "cuda" else "in page-locked memory" if self.pinned else "in memory"
 
     def empty(self, rows: int, like: Tensor) -> Tensor:
-        """Return an uninitialised cache (rows, ...) for activations ``like`` these, (n, ...)."""
+        """Return an uninitialised cache (rows, ...) for activations ``like`` (n, ...)."""
         order = order_of(like) if self.keeps_strides else LAST if like.ndim == IMAGES else tuple(range(like.ndim))
         dtype, shape = self.dtype if like.is_floating_point() else like.dtype, (rows, *like.shape[1:])
         flat = torch.empty([shape[dim] for dim in order], dtype=dtype, device=self.device, pin_memory=self.pinned)
         return from_memory(flat, order)
 
     def copy(self, x: Tensor) -> Tensor:
-        """Return a copy of ``x`` (N, ...) laid out as every cache is: layout decides the last bits of what follows."""
+        """Return a copy of ``x`` (N, ...) in the caches' layout, which affects the last bits of later results."""
         return self.empty(len(x), x).copy_(x)
 
 
 def order_of(x: Tensor) -> tuple[int, ...]:
-    """Return the dimensions of ``x`` (N, ...) as they lie in memory, the slowest first, rows before all others."""
+    """Return the dimensions of ``x`` (N, ...) in memory order: rows first, then from the slowest to the fastest."""
     if x.ndim == IMAGES and x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1:
         return LAST
     strides = x.stride()
@@ -60,12 +60,12 @@ def order_of(x: Tensor) -> tuple[int, ...]:
 
 
 def from_memory(x: Tensor, order: Sequence[int]) -> Tensor:
-    """Return the tensor (N, ...) whose dimensions lie in this order, given it with its dimensions in this order."""
+    """Undo a permutation of dimensions to memory ``order``; return the tensor (N, ...)."""
     return x.permute([order.index(dim) for dim in range(len(order))])
 
 
 def limit(device: torch.device, gpu_mb: int | None = None, jobs: int = 1) -> int:
-    """Return the bytes of a GPU's memory that caches may take: as given, or half of what each of its ``jobs`` has."""
+    """Return the bytes of GPU memory for caches: ``gpu_mb``, or half of the share of each of the GPU's ``jobs``."""
     gpu = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
     return int(GPU_PART * gpu / jobs) if gpu_mb is None else gpu_mb * 2**20
 
@@ -73,14 +73,14 @@ def limit(device: torch.device, gpu_mb: int | None = None, jobs: int = 1) -> int
 def plan(
     row: int, rows: int, device: torch.device, dtype: torch.dtype, most: int, keeps_strides: bool = False
 ) -> Store:
-    """Choose where caches lie, by their bytes: on the GPU if they fit there, else in the host's memory.
+    """Choose the memory of caches by their bytes: the GPU if they fit there, else the host.
 
     Args:
-        row: elements of a sample in the largest cache.
-        rows: samples.
+        row: elements per sample in the largest cache.
+        rows: number of samples.
         device: where blocks run.
         dtype: of the caches.
-        most: bytes of the GPU's memory that they may take.
+        most: bytes of GPU memory available to caches.
         keeps_strides: see ``Store``.
     """
     size, gpu = HELD * row * rows * dtype.itemsize, device.type == "cuda"
@@ -90,25 +90,25 @@ def plan(
 
 
 def slices(count: int, size: int) -> list[slice]:
-    """Return slices of ``size`` rows, the last perhaps of fewer, which cover ``count`` rows."""
+    """Return slices of ``size`` rows that cover ``count`` rows; the last slice may be smaller."""
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def on(device: torch.device, rows: Tensor) -> Tensor:
-    """Copy cached rows (n, ...) to a device; always a copy, because a module may begin with an in-place operation."""
-    moved = rows.to(device, non_blocking=True)  # before the change of type: half the bytes, and only so without waiting
+    """Copy cached rows (n, ...) to a device; always a copy, because modules may write on their input."""
+    moved = rows.to(device, non_blocking=True)  # before changing the type: half the bytes, and no waiting
     return moved.to(torch.float32 if rows.is_floating_point() else rows.dtype, copy=moved is rows)
 
 
 def sequences(x: Tensor, mask: Tensor) -> bool:
-    """Whether ``x`` (N, ...) holds a vector for each token of ``mask``, bool (N, T)."""
+    """Return whether ``x`` (N, ...) holds a vector for each token of ``mask``, bool (N, T)."""
     return x.ndim > 2 and x.shape[:2] == mask.shape
 
 
 def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device) -> Tensor:
-    """Return rows of a cache (N, ...) in the host's memory, cut to ``length`` tokens, laid out as they are there.
+    """Return rows of a cache (N, ...) in the host's memory, cut to ``length`` tokens, with unchanged layout.
 
-    A GPU gets them from page-locked memory and isn't waited for: PyTorch reuses that memory when they have arrived.
+    A GPU copies them from page-locked memory without waiting: PyTorch reuses the memory after the copy.
     ``index`` is int64 (n,) on the CPU.
     """
     x = x if length is None else x[:, :length]
@@ -121,17 +121,17 @@ def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device)
 
 @dataclasses.dataclass(eq=False)
 class Batches:
-    """Draws batches of (input, target, mask) rows for one block; a GPU is never waited for.
+    """Draws batches of (input, target, mask) rows for one block, without ever waiting for a GPU.
 
     Attributes:
         quantized: (N, ...) input from the quantized predecessors.
         full: (N, ...) full-precision input, mixed in element by element with probability 1 - ``keep`` (QDrop).
         target: (N, ...) full-precision output.
         mask: (N, T) real tokens, or None.
-        trim: whether a batch of sequences ends with the last real token of its longest row, which leaves a masked
-            error as it is.
+        trim: whether a batch of sequences ends with the last real token of its longest row, which does not change a
+            masked error.
         size: rows per batch.
-        keep: probability of an input element to be the quantized one.
+        keep: probability that an input element is the quantized one.
         replacement: draw with replacement (QDrop) or without (BRECQ), within a batch.
         rows: CPU generator of row numbers.
         masks: generator of the mixing masks, on the device of the block.
@@ -165,9 +165,9 @@ class Batches:
         return x, target, None if self.mask is None else self._rows(self.mask, *batch)
 
     def _drawn_ahead(self) -> Iterator[tuple[Tensor, Tensor, int | None]]:
-        """Draw row numbers of many batches; return those of each on the CPU and on the device, and its length.
+        """Draw row numbers of many batches; return for each batch its numbers on CPU and device, and its length.
 
-        No generator: it would refer to this object, which would keep its caches until cycles are searched for.
+        This is no generator, because its reference to this object would keep the caches alive until a collection.
         """
         host = torch.stack([self._draw_rows() for _ in range(AHEAD)])
         lengths = [None] * AHEAD if self._row_lengths is None else self._row_lengths[host].amax(1).tolist()
@@ -182,7 +182,7 @@ class Batches:
         return torch.randperm(count, generator=self.rows, device="cpu")[: self.size]
 
     def _mixed(self, host: Tensor, there: Tensor, length: int | None) -> Tensor:
-        """Return rows (B, ...) of which each element is the quantized one with the probability ``keep``."""
+        """Return rows (B, ...) whose elements are the quantized ones with probability ``keep``."""
         order = order_of(self.quantized)
         both = self.full, self.quantized
         if length is None and order == order_of(self.full) and self.masks.device.type == "cpu" and native.fits(*both):

@@ -1,14 +1,14 @@
-"""How a quantized network is stored: integer codes, steps and zero points, beside the tensors that stay as they are.
+"""The files of a quantized network: integer codes, steps and zero points, with the tensors that are not quantized.
 
-All files with codes are read and written here. A file holds a part of a network, such as one block; its tensors are
+This module reads and writes all files with codes. A file holds a part of a network, such as one block; its tensors are
 
-* ``parameter/NAME``: a tensor of the state dict that is not quantized;
+* ``parameter/NAME``: an unquantized tensor of the state dict;
 * ``weight/MODULE:codes``, ``:step``, ``:zero_point``, ``:initial_step``: a quantized weight;
-* ``weight/MODULE:initial_zero_point``: of one whose zero point was learned;
+* ``weight/MODULE:initial_zero_point``: for a weight with a learned zero point;
 * ``activation/MODULE/input:step``, ``:zero_point``, or ``output``: the grid of an activation.
 
-The metadata have the least and the largest code of each grid. Codes of fewer than eight bits lie in bit planes, which
-is lossless and takes bits / 8 of a byte each; the metadata then have their shape.
+The metadata have the smallest and the largest code of each grid. Codes of fewer than eight bits are stored losslessly
+in bit planes, at bits / 8 bytes per code; the metadata then have their shape.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from flexround.quant.grid import Grid, in_groups, nearest_codes
 WEIGHT, ACTIVATION, PARAMETER = "weight/", "activation/", "parameter/"
 CODES = ":codes"
 BYTE = 8  # bits
-GRIDS = "grids"  # the only key of the metadata: several are written in an order that changes from run to run
+GRIDS = "grids"  # the only metadata key: the order of several keys would change from run to run
 SUFFIX = ".safetensors"
 
 
@@ -46,9 +46,9 @@ class Stored:
 
     Attributes:
         grid: the final grid (learned step).
-        codes: stored codes ``c + zero_point`` of a weight, int8 (signed) or uint8, its shape; None for activations.
+        codes: a weight's stored codes ``c + zero_point``, int8 (signed) or uint8, its shape; None for activations.
         initial_step: a weight's step before learning, shape of ``grid.step``.
-        initial_zero_point: likewise, if it was another one; else None.
+        initial_zero_point: a weight's zero point before learning if learning changed it, else None.
     """
 
     grid: Grid
@@ -67,13 +67,13 @@ Result = dict[str, Stored]  # key: "weight/<module>" or "activation/<module>/<in
 
 
 def weight_name(key: str) -> str:
-    """Return a weight's name in the state dict; the module of a network that is one layer has no name."""
+    """Return a weight's name in the state dict; in a network of one layer, the module has no name."""
     return f"{key.removeprefix(WEIGHT)}.weight".removeprefix(".")
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The content of a file: quantized tensors by key, the other tensors of the state dict by name; all on the CPU."""
+    """A file's content, on the CPU: quantized tensors by key, other tensors of the state dict by name."""
 
     quantized: Result
     parameters: dict[str, Tensor]
@@ -99,12 +99,12 @@ class Part:
 
 
 def part(quantized: Result, model: nn.Module, names: Iterable[str], copied: bool = True) -> Part:
-    """Return copies of the results for some tensors of a model, and of its other tensors with these ``names``.
+    """Return a part with copies of quantized tensors and of a model's tensors with these ``names``.
 
-    Tied tensors have one copy. Tensors that nobody changes afterwards need none (``copied`` False).
+    Tied tensors share one copy. ``copied=False`` is for tensors that nothing changes afterwards.
 
     Raises:
-        InputError: NaN; or Inf but in a buffer, where a mask may hold it. The message has the tensor's key.
+        InputError: NaN; or Inf except in a buffer, where masks may hold it. The message has the tensor's key.
     """
     owners = places(model)
     values = {name: getattr(*owners[name]) for name in names}
@@ -137,11 +137,11 @@ def site_key(names: dict[nn.Module, str], site: Site) -> str:
 
 
 def store_codes(name: str, codes: Tensor, grid: Grid, given: Grid) -> Tensor:
-    """Turn the zero-point-free codes of a module, any shape, into stored ones: int8 for signed grids, else uint8.
+    """Turn a module's zero-point-free codes, any shape, into stored codes: int8 for signed grids, else uint8.
 
     Raises:
-        NumericalError: the grid has other bits or another granularity than the one ``given`` to the rounding, which may
-            learn values of step and zero point alone; or a code is no integer of the grid.
+        NumericalError: bits or granularity differ from the grid ``given`` to the rounding, or a code is no integer of
+            the grid. Roundings may learn only values of step and zero point.
     """
     found, wanted = ([of.qmin, of.qmax, list(of.step.shape), list(of.zero_point.shape)] for of in (grid, given))
     if found != wanted:
@@ -163,7 +163,7 @@ def store_codes(name: str, codes: Tensor, grid: Grid, given: Grid) -> Tensor:
 
 
 def pack(codes: Tensor, qmin: int, bits: int) -> Tensor:
-    """Return the bit planes, uint8 (bits, n / 8 rounded up), of n stored codes, int8 or uint8 of any shape."""
+    """Return the bit planes, uint8 (bits, ceil(n / 8)), of n stored codes, int8 or uint8 of any shape."""
     flat = (codes - qmin).to(torch.uint8).flatten().numpy()
     return torch.from_numpy(np.stack([np.packbits(flat >> bit & 1) for bit in range(bits)]))
 
@@ -182,7 +182,7 @@ def encode(content: Part) -> bytes:
     """Return the bytes of a part's file."""
     tensors, grids = content.tensors(), dict[str, dict[str, Any]]()
     once = {value: key for key, value in tensors.items()}
-    tensors = {key: value if once[value] == key else value.clone() for key, value in tensors.items()}  # tied ones
+    tensors = {key: value if once[value] == key else value.clone() for key, value in tensors.items()}  # tied tensors
     for key, stored in content.quantized.items():
         low, high = stored.grid.qmin, stored.grid.qmax
         grids[key] = {"qmin": low, "qmax": high}
@@ -198,7 +198,7 @@ def read(path: Path) -> Part:
     with safe_open(path, framework="pt") as file:
         keys = set(file.keys())
         grids = json.loads(file.metadata()[GRIDS])
-        parameters = [key for key in file.keys() if key.startswith(PARAMETER)]  # noqa: SIM118 (it is no dict)
+        parameters = [key for key in file.keys() if key.startswith(PARAMETER)]  # noqa: SIM118 (file is no dict)
         return Part(
             {key: _stored(file, keys, key, facts) for key, facts in grids.items()},
             {key.removeprefix(PARAMETER): file.get_tensor(key) for key in parameters},
@@ -206,7 +206,7 @@ def read(path: Path) -> Part:
 
 
 def _stored(file: Any, keys: set[str], key: str, facts: dict[str, Any]) -> Stored:
-    """Return a quantized tensor of an open file, which holds the tensors ``keys``."""
+    """Return a quantized tensor from an open file, whose tensors are ``keys``."""
     low, high = facts["qmin"], facts["qmax"]
     grid = Grid(file.get_tensor(f"{key}:step"), file.get_tensor(f"{key}:zero_point"), low, high)
     if not key.startswith(WEIGHT):
@@ -237,7 +237,7 @@ def apply(
     device: torch.device,
     kind: torch.dtype | None = torch.float32,
 ) -> None:
-    """Write a result into a model: weights of type ``kind``, or None for the type they have there; quantizers."""
+    """Write a result's weights and quantizers into a model; weights get type ``kind``, None keeps the model's."""
     modules, sites = dict(model.named_modules()), _sites(model, blocks)
     for key, stored in result.items():
         if key.startswith(WEIGHT):
@@ -264,7 +264,7 @@ def load(
     """Read a stored network into ``model``, one file at a time; see ``fill``.
 
     Raises:
-        InputError: files with another sha256 than the manifest's, or tensors that don't fit the model.
+        InputError: the sha256 of a file is not the manifest's, or tensors don't fit the model.
     """
     fill(map(read, files(directory)), model, blocks, device, kind, str(directory))
 
@@ -277,10 +277,10 @@ def fill(
     kind: torch.dtype | None = torch.float32,
     source: str = "the stored network",
 ) -> None:
-    """Put all parts into ``model``, whose weights may be anything or nothing, whose structure must be the same.
+    """Put all parts into ``model``, which must have the same structure; its weights may have any or no values.
 
-    What is read is put onto ``device``, the rest stays where it is; its parameters get the type ``kind``, or with None
-    the types that the model's tensors have. ``source`` names the parts in the message of an error.
+    Tensors of the parts are put onto ``device``; other tensors don't move. Parameters get type ``kind``, or with None
+    the types of the model's tensors. ``source`` names the parts in error messages.
 
     Raises:
         InputError: tensors that don't fit the model.
@@ -299,7 +299,7 @@ def fill(
         foreign += [key for key in found.quantized if key.startswith(ACTIVATION) and key not in sites]
         if foreign:
             break
-        copies: dict[tuple[Tensor, torch.dtype], Tensor] = {}  # tied tensors stay one in memory
+        copies: dict[tuple[Tensor, torch.dtype], Tensor] = {}  # tied tensors share memory
         for name, value in found.parameters.items():
             there = getattr(*owners[name])
             cast = value.is_floating_point() and (kind is None or isinstance(there, nn.Parameter))
@@ -315,9 +315,9 @@ def fill(
 
 
 def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the codes of a weight after learning, and those of round-to-nearest on its *initial* grid.
+    """Return a weight's codes after learning, and its round-to-nearest codes on its *initial* grid.
 
-    Both have the shape of ``weight``, the folded full-precision weight of a ``module`` of the stored network.
+    Both have the shape of ``weight``, the folded full-precision weight of ``module`` in the stored network.
     """
     parts = (read(path).quantized for path in files(directory))
     stored = next(part[key] for part in parts if (key := f"{WEIGHT}{module}") in part)
@@ -325,6 +325,6 @@ def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[T
     assert stored.initial_step is not None
     zero_point = stored.grid.zero_point if stored.initial_zero_point is None else stored.initial_zero_point
     initial = dataclasses.replace(stored.grid, step=stored.initial_step, zero_point=zero_point)
-    # on the learned zero point, from which the learned codes count
+    # relative to the learned zero point, as the learned codes
     nearest = nearest_codes(in_groups(weight, initial.step), initial) + stored.grid.zero_point
     return stored.codes, nearest.reshape(weight.shape)

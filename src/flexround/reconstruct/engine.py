@@ -1,7 +1,7 @@
 """Block-by-block reconstruction for any adapter: the B setting (BRECQ) and the Q setting (QDrop).
 
-Activations flow from block to block through the carried caches; no prefix of the network is ever run again, and only
-the caches of one block boundary exist at a time. What is found for a block is written when the block is done.
+Activations flow from block to block through carried caches. No prefix of the network runs again, and caches exist
+at one block boundary at a time. A block's result is written when the block is done.
 """
 
 import logging
@@ -28,7 +28,7 @@ from flexround.reconstruct.state import State
 log = logging.getLogger(__name__)
 REST = "rest"  # position of the tensors outside all blocks
 ON_HOST = "gpu-cache-mb 0 (activations in the host's memory)"
-SMALLER = ("cache_dtype or precision bfloat16", "a smaller batch or a_init_samples")  # what lowers a block's memory
+SMALLER = ("cache_dtype or precision bfloat16", "a smaller batch or a_init_samples")  # ways to lower a block's memory
 
 
 def reconstruct(
@@ -38,23 +38,23 @@ def reconstruct(
     gpu_bytes: int | None = None,
     done_block: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
+    """Quantize a model; write the blocks' results to ``state``, and to ``job.model`` if the model is in memory.
 
     Args:
         job, samples: model and settings; (N, ...) inputs of the first block.
-        state: opened state directory; finished blocks in it are not computed again.
-        gpu_bytes: of a GPU's memory that caches may take; None for ``cache.limit``.
-        done_block: called with the record of each block when it is done.
+        state: opened state directory; its finished blocks are not computed again.
+        gpu_bytes: bytes of GPU memory for caches; None for ``cache.limit``.
+        done_block: called with each block's record when the block is done.
 
     Returns:
-        One record per block and phase: errors, losses, seconds, peak memory in MB, where the caches lay, whether
-        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``) or otherwise as their
-        rounding ``started``, the matrices that stay
-        in floating point (``floating``), and with quantized activations the layers whose ``inputs`` stay so.
+        One record per block and phase: errors, losses, seconds, peak memory in MB, location of the caches, and whether
+        anything was ``learned``. ``nearest`` names layers that unexpectedly stay at round-to-nearest; ``started`` names
+        layers that stay at their rounding's start. ``floating`` names matrices in floating point. With quantized
+        activations, ``inputs`` names layers with inputs in floating point.
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight that can't be quantized, too little room on the disk or in memory, or a GPU that is lost.
+        InputError: a weight can't be quantized, disk or memory is too small, or a GPU is lost.
     """
     job.model.requires_grad_(False)
     owners = places(job.model)
@@ -80,7 +80,7 @@ def reconstruct(
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
                     plain = [name for name in inside[index] if f"{WEIGHT}{name.removesuffix('.weight')}" not in learned]
-                    weights = {(layer, "weight") for layer in weight_layers(job.blocks[index])}  # some have two names
+                    weights = {(layer, "weight") for layer in weight_layers(job.blocks[index])}  # names aren't unique
                     record["floating"] = matrices(job.model, [name for name in plain if owners[name] not in weights])
                 part = codes.part(learned, job.model, plain)
             if index + 1 == len(job.blocks):
@@ -92,10 +92,10 @@ def reconstruct(
 
 
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
-    """Return clauses: on layers that learned nothing unasked, matrices and inputs in floating point, and bad blocks.
+    """Return warnings about layers that learned nothing, matrices and inputs in floating point, and bad blocks.
 
-    A block is bad if its codes are much worse than round-to-nearest, or worse than it and than what was learned, as
-    AdaRound's may be.
+    A block is bad if its codes are much worse than round-to-nearest. It is also bad if they are worse than
+    round-to-nearest and much worse than the learned weights, as with AdaRound.
     ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
     nearest, started = ([name for record in report for name in record.get(key, ())] for key in ("nearest", "started"))
@@ -122,13 +122,13 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def place_caches(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = None) -> cache.Store:
-    """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``.
+    """Choose the memory of a job's activations for ``samples`` (N, ...); see ``cache.plan``.
 
     Raises:
-        SettingsError: grids for each token of images (N, C, H, W).
+        SettingsError: grids per token for images (N, C, H, W), which have no tokens.
     """
     shapes = boundaries(job, samples)
-    images = any(len(shape) == cache.IMAGES for shape in shapes[1::2])  # what the blocks read
+    images = any(len(shape) == cache.IMAGES for shape in shapes[1::2])  # the blocks' inputs
     if images and job.recipe.a_bits and job.hyper.a_granularity == "token":
         raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
     row = max(shape.numel() for shape in shapes)
@@ -140,7 +140,7 @@ def place_caches(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = N
 
 @torch.no_grad()
 def boundaries(job: Reconstruction, samples: Tensor) -> list[torch.Size]:
-    """Return the shapes of a row of activations: before and after the glue of each block, and at last the output."""
+    """Return the shapes of a row of activations: before and after each block's glue, then the network's output."""
     x, mask = cache.on(job.device, samples[:1]), job.mask_of(slice(1))
     shapes = [x.shape]
     for block in job.blocks:
@@ -155,7 +155,7 @@ def boundaries(job: Reconstruction, samples: Tensor) -> list[torch.Size]:
 
 
 def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> None:
-    """Store the tensors outside all blocks, before anything is computed."""
+    """Store the tensors outside all blocks, before the first computation."""
     quantized = {name for names in inside for name in names}
     with job.weights.surroundings():
         names = [name for name in places(job.model) if name not in quantized]
@@ -164,7 +164,7 @@ def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> 
 
 
 def earlier(state: State, index: int) -> Result:
-    """Return the results of earlier phases for a block."""
+    """Return a block's results from earlier phases."""
     earlier: Result = {}
     for entry in state.entries:
         if entry["position"].endswith(f"/{index:03d}"):
@@ -183,7 +183,7 @@ def _timed(
     phase.full_precision(index, carry)
     codes.apply(earlier(state, index), job.model, [job.blocks[index]], job.device)
     seed = derive(*job.seed_parts, f"global {phase.name}", job.blocks[index].name)
-    with seeded(seed, job.device):  # a rounding of the user's may draw from the global generators
+    with seeded(seed, job.device):  # a user's rounding may draw from the global generators
         learned, carry, record = phase.learn(index, carry)
     wait(job.device)
     record["seconds"], record["cpu_seconds"] = time.perf_counter() - start, time.process_time() - cpu
@@ -201,7 +201,7 @@ def wait(device: torch.device) -> None:
 
 
 def peak_mb(device: torch.device) -> float:
-    """Return the most memory that was in use: of the GPU since the last reset, else of the process ever."""
+    """Return the peak memory in MB: of the GPU since the last reset, else of the process since its start."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

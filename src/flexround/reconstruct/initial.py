@@ -13,28 +13,28 @@ from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.inputs import ends
 from flexround.reconstruct.reconstruction import Reconstruction
 
-AT_ONCE = 2**31  # bytes of the largest tensor of a pass, if all initial rows go through a block together
+AT_ONCE = 2**31  # bytes of a pass's largest tensor, below which all initial rows go through a block together
 
 
 @torch.no_grad()
 def calibrate(job: Reconstruction, index: int, x: Tensor) -> Tensor:
-    """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output.
+    """Set the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output.
 
     Raises:
-        SettingsError: a site that the block never calls on ``x``.
+        SettingsError: the block never calls a site on ``x``.
     """
     hyper, block = job.hyper, job.blocks[index]
     parts, special = _parts(job, block, x), ends(job, index, x)
     masks = [job.mask_of(rows) for rows in parts]
     kept = masks if hyper.mask_padding else [None] * len(parts)
-    waiting: dict[attach.Observer, Tensor] = {}  # of the part at work
+    waiting: dict[attach.Observer, Tensor] = {}  # observers without a step in the current part
     for site in block.sites:
         scheme = Scheme(job.activation_bits(special.get(site)), hyper.a_scheme == "symmetric")
         own = (kept[0], None) if len(parts) == 1 else (None, waiting)
         observer = attach.Observer(scheme, hyper.a_init, hyper.a_init_p, *own)
         attach.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
     outputs: list[Tensor] = []
-    while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
+    while len(outputs) < len(parts):  # one part needs one pass, several need one per site and one for the output
         outputs, behind, seen = [], list[attach.Observer](), dict[attach.Observer, list[Tensor]]()
         for rows, mask, tokens in zip(parts, masks, kept, strict=True):
             waiting.clear()
@@ -46,7 +46,7 @@ def calibrate(job: Reconstruction, index: int, x: Tensor) -> Tensor:
                 behind += [*waiting][1:]
             else:
                 outputs.append(output)
-        if seen:  # a part may not call a site: the next one is behind no other in any part
+        if seen:  # parts may skip sites: the next site follows no other site in any part
             following = min(seen, key=behind.count)
             following.fix(torch.cat(seen[following]))
     _replace_observers(job, block, len(x))
@@ -54,10 +54,10 @@ def calibrate(job: Reconstruction, index: int, x: Tensor) -> Tensor:
 
 
 def _replace_observers(job: Reconstruction, block: Block, rows: int) -> None:
-    """Put at each site the quantizer that its observer made.
+    """Replace each site's observer by the quantizer that it made.
 
     Raises:
-        SettingsError: none was made, because the block did not call the site on any of the ``rows``.
+        SettingsError: an observer made none, because the block called its site on none of the ``rows``.
     """
     for site in block.sites:
         observer = attach.attached_quantizer(site)
@@ -72,7 +72,7 @@ def _replace_observers(job: Reconstruction, block: Block, rows: int) -> None:
 
 
 def _parts(job: Reconstruction, block: Block, x: Tensor) -> list[slice]:
-    """Return the rows of ``x`` (n, ...) that go through a block at once: all, or batches if they are too large."""
+    """Return slices of ``x`` (n, ...) that go through a block at once: all rows, or batches if memory is too small."""
     with job.products(), Largest(block.module) as found:
         block(on(job.device, x[:1]), job.mask_of(slice(1)))
     return slices(len(x), job.hyper.batch if len(x) * found.bytes > AT_ONCE else len(x))

@@ -1,4 +1,4 @@
-"""The inputs of a block's layers: shown to roundings that look before they learn; they tell the network's ends, too."""
+"""The inputs of a block's layers, for roundings that need them and to find the network's first and last layer."""
 
 import collections
 import contextlib
@@ -17,17 +17,17 @@ from flexround.reconstruct.reconstruction import End, Reconstruction
 
 
 def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, End]:
-    """Return the network's first and last layer, and the sites of what the first gives and the last reads.
+    """Return the network's first and last layer, and the sites of the first's output and the last's input.
 
-    These may have bits of their own. Blocks quantize outputs or the inputs of layers: then what the first layer gives
-    is what the second reads. Of outputs it is the last one before the next layer's call. Looked at are the layers and
-    sites of the block ``index``, whose input is ``x`` (N, ...).
+    These may have special bits. Blocks quantize outputs, or inputs of layers; the first layer's output is then the
+    second layer's input. Among output sites it is the last before the next layer's call. Only layers and sites of the
+    block ``index`` are examined, with input ``x`` (N, ...).
     """
     blocks, block, last = job.blocks, job.blocks[index], len(job.blocks) - 1
     found: dict[nn.Module | Site, End] = {}
     if index == last - 1 and len(attach.weight_layers(blocks[last])) == 1:
         found |= dict.fromkeys((site for site in block.sites[-1:] if site.where == "output"), "head")
-    outputs = {site: 0 for site in block.sites if site.where == "output"}  # the calls of layers before each
+    outputs = {site: 0 for site in block.sites if site.where == "output"}  # number of layer calls before each site
     calls = called(job, block, x, slice(1), outputs=outputs) if index in (0, 1, last) else []
     stem = head = None
     if calls and index == last:
@@ -46,10 +46,10 @@ def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, E
 
 @torch.no_grad()
 def unquantized(job: Reconstruction, index: int, x: Tensor) -> list[nn.Module]:
-    """Return the layers of a block whose input no site quantizes, without the network's first.
+    """Return the layers of a block whose input no site quantizes, without the network's first layer.
 
-    NaN marks what is in floating point: what layers give, and the block's input ``x`` (N, ...) unless the block before
-    quantizes its output; sites end it. A layer that isn't called must be a site itself.
+    NaN marks tensors in floating point: outputs of layers, and the block's input ``x`` (N, ...) unless the previous
+    block quantizes its output. Sites remove NaN. A layer that isn't called must be a site itself.
     """
     block, layers, seen = job.blocks[index], attach.weight_layers(job.blocks[index]), dict[nn.Module, bool]()
     first = [layer for layer, _ in called(job, block, x, slice(1))[:1]] if index == 0 else []
@@ -72,27 +72,27 @@ def unquantized(job: Reconstruction, index: int, x: Tensor) -> list[nn.Module]:
         for layer in layers:
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
             hooks.enter_context(layer.register_forward_hook(lambda *call: call[2] * torch.nan, prepend=True))
-        with job.products(), unchanged(block.module), contextlib.suppress(Exception):  # a user's code may refuse NaN
+        with job.products(), unchanged(block.module), contextlib.suppress(Exception):  # a user's code may reject NaN
             block(row, job.mask_of(slice(1)))
     fine = {*first, *(site.module for site in block.sites if site.where == "input")}
     return [layer for layer in layers if layer not in fine and seen.get(layer, True)]
 
 
 class LayerInputs:
-    """The inputs of a layer, call by call, while the block is as it is; none if the block doesn't call it.
+    """The inputs of a layer in the block's current state, call by call; empty if the block doesn't call the layer.
 
-    An iteration runs the block batch by batch. It may call the layer once, several times or in some batches alone. The
-    first iteration records the calls of all layers; later ones end a batch at its layer's last call.
+    An iteration runs the block batch by batch. A batch may call the layer never, once or several times. The first
+    iteration records the calls of all layers; later iterations end a batch at its layer's last call.
 
     Args:
-        job: settings; its mask says which tokens count if ``mask_padding`` is set.
-        block: of the layer.
+        job: settings; with ``mask_padding``, only tokens of its mask count.
+        block: contains the layer.
         layer: linear, ``Conv1D`` or convolution.
         x: (N, ...) cached input of the block.
-        before: inputs of a layer before it, which have recorded the calls.
+        before: inputs of an earlier layer, with recorded calls.
 
     Attributes:
-        kept: whatever a rounding finds from the inputs, by name, for the next layers that read the same tensors.
+        kept: values that roundings computed from the inputs, by name, for later layers that read the same tensors.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class LayerInputs:
     ) -> None:
         self.job, self.block, self.layer, self.x = job, block, layer, x
         self.kept: dict[str, Any] = {}
-        self._read: list[dict[nn.Module, list[Any]]] = before._read if before else []  # tensors, for each batch
+        self._read: list[dict[nn.Module, list[Any]]] = before._read if before else []  # tensors per batch
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Yield float32 (groups, n, features): output channels of a group are sums over the features.
+        """Yield float32 (groups, n, features): a group's output channels are sums over its features.
 
-        These lie as the weight's other axes do; groups is 1 but for grouped convolutions.
+        Features have the order of the weight's other axes; groups is 1 except for grouped convolutions.
         """
         batches = slices(len(self.x), self.job.hyper.batch)
         if not (recorded := len(self._read) == len(batches)):
@@ -116,24 +116,24 @@ class LayerInputs:
                 inputs = unfolded(self.layer, given.float())
                 if mask is not None and self.job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
                     inputs = inputs[:, mask.flatten()]
-                if inputs.numel():  # an expert may be called with no row
+                if inputs.numel():  # experts may be called without rows
                     yield inputs
 
     def any(self) -> bool:
-        """Whether the block calls the layer with any row."""
+        """Return whether the block calls the layer with any row."""
         return any(True for _ in self)
 
     def serve(self, layer: nn.Module) -> bool:
-        """Whether another layer is known to read the same tensors in all batches, each in one call."""
+        """Return whether another layer reads the same tensors in all batches, in at most one call each."""
         if isinstance(layer, nn.Conv2d) or isinstance(self.layer, nn.Conv2d) or not self._read:
             return False
         return all(len(read[layer]) <= 1 and read[layer] == read[self.layer] for read in self._read)
 
     @torch.no_grad()
     def _given(self, rows: slice, calls: int | None) -> list[Tensor]:
-        """Run the block on some rows up to so many ``calls`` of the layer, None for all, which are recorded.
+        """Run the block on ``rows`` until it has made ``calls`` calls of the layer; None runs and records all calls.
 
-        Return copies of what the layer is given, because the block may write on it later.
+        Return copies of the layer's inputs, because the block may write on them later.
         """
         given: list[Tensor] = []
         alive: list[Tensor] = []
@@ -168,9 +168,9 @@ def called(
     rows: slice,
     outputs: dict[Site, int] | None = None,
 ) -> list[tuple[nn.Module, Tensor]]:
-    """Run a block on ``rows`` of ``x`` (N, ...); return its layers in the order of their calls, each with its input.
+    """Run a block on ``rows`` of ``x`` (N, ...); return its layers in call order, each with its input.
 
-    Layers that read one tensor have the same object. Each site of ``outputs`` gets the number of calls before it.
+    Layers that read the same tensor share one object. Each site of ``outputs`` gets the number of earlier calls.
     """
     calls: list[tuple[nn.Module, Tensor]] = []
     noted = {} if outputs is None else outputs
@@ -191,12 +191,12 @@ def called(
 
 
 def unfolded(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the input of a layer as (groups, rows, features), of its type.
+    """Return the input of a layer as (groups, rows, features), with unchanged type.
 
     Args:
         layer: linear or ``Conv1D``, whose input is (..., features), or a convolution, whose input is (n, C, h, w)
             or (C, h, w).
-        x: that input. A row is a token, or a place of a convolution's output.
+        x: the input. A row is a token, or a position of a convolution's output.
     """
     if not isinstance(layer, nn.Conv2d):
         return x.reshape(1, -1, x.shape[-1])

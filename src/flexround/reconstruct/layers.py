@@ -1,4 +1,4 @@
-"""A layer of the block at work with the rounding of its weight: made, shown its inputs, replaced by its codes."""
+"""Layers of the current block with their roundings: create them, show them inputs, replace them by codes."""
 
 import dataclasses
 import itertools
@@ -18,37 +18,37 @@ from flexround.reconstruct.inputs import LayerInputs
 from flexround.reconstruct.optimise import ParameterGroup
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
-SAME = 1e-5  # of a step: how little it moves if nothing is learned
+SAME = 1e-5  # relative change of a step that counts as unchanged
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer of the block at work, with the rounding of its weight and the grid that this was given."""
+    """A layer of the current block, with its weight's rounding and the initial grid."""
 
     name: str
     module: nn.Module
     rounding: Rounding
-    given: Grid  # which the rounding may replace
+    given: Grid  # initial grid, which the rounding may replace
 
     def weight(self) -> Tensor:
-        """Return the full-precision weight below the rounding, as this takes it: in groups, if each has a step."""
+        """Return the full-precision weight in the rounding's shape: in groups if groups have steps."""
         return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
 
     def nearest(self) -> bool:
-        """Whether step and codes are those of round-to-nearest, but for last bits of the step."""
+        """Return whether step and codes equal round-to-nearest's, except for last bits of the step."""
         step, given = self.rounding.final_grid().step, self.given.step
         same = step.shape == given.shape and torch.allclose(step, given, rtol=SAME, atol=0)
         return same and torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
 
     def on_grid(self) -> bool:
-        """Whether the weight as learned is the codes times the step: then it is stored as it is."""
+        """Return whether the learned weight equals codes times step, so that storing it loses nothing."""
         return torch.equal(self.returned("forward"), self.returned("codes") * self.rounding.final_grid().step)
 
     def returned(self, call: str) -> Tensor:
-        """Return what ``forward`` or ``codes`` of the rounding makes of the weight.
+        """Return the result of the rounding's ``forward`` or ``codes`` for the weight, shape of the weight.
 
         Raises:
-            SettingsError: it has another shape or type than the weight, or changed that; with class and layer.
+            SettingsError: the result has a wrong shape or type, or the weight was changed; with class and layer.
         """
         weight = self.weight()
         before, where = weight.clone(), f"layer {self.name}: {type(self.rounding).__name__}.{call}"
@@ -66,7 +66,7 @@ class Layer:
         """Return the parameters that the rounding learns.
 
         Raises:
-            SettingsError: its ``groups`` are no lists of parameters by name, or lack one.
+            SettingsError: ``groups`` are no lists of parameters by name, or lack a parameter.
         """
         groups, where = self.rounding.groups(), f"layer {self.name}: {type(self.rounding).__name__}.groups"
         lists = list(groups.values()) if isinstance(groups, dict) else [None]
@@ -79,13 +79,13 @@ class Layer:
         return found
 
     def moves(self, idle: Set[nn.Parameter] = frozenset(), seen: bool = True) -> bool:
-        """Whether the rounding looks at inputs that were ``seen``, or learns parameters that are not all ``idle``."""
+        """Return whether the rounding was shown inputs that it needs, or learns parameters outside ``idle``."""
         looks = self.rounding.needs_inputs and seen
         return looks or not idle >= self.parameters()
 
 
 def made(job: Reconstruction, name: str, module: nn.Module, end: End | None) -> Layer:
-    """Return a layer with its rounding, not yet attached, at its initial grid."""
+    """Return a layer with its unattached rounding on the initial grid."""
     hyper, axes = job.hyper, attach.weight_axes(module)
     assert axes is not None
     axis = None if hyper.w_granularity == "tensor" else axes.output
@@ -98,12 +98,12 @@ def made(job: Reconstruction, name: str, module: nn.Module, end: End | None) -> 
 
 
 def fit(job: Reconstruction, block: Block, layers: Sequence[Layer], x: Tensor) -> set[nn.Module]:
-    """Show the roundings that ask for them the inputs of their layers for ``x`` (N, ...), one after the other.
+    """Show roundings that need inputs the inputs of their layers for ``x`` (N, ...), layer by layer.
 
-    Return the layers that have some: the block may never call a layer, or read its weight without a call.
+    Return the layers with inputs: the block may never call a layer, or read its weight without a call.
 
     Raises:
-        NumericalError: a rounding can't make use of it, with the layer.
+        NumericalError: a rounding can't use the inputs; the message names the layer.
     """
     seen, inputs = set[nn.Module](), None
     for layer in layers:
@@ -122,11 +122,11 @@ def fit(job: Reconstruction, block: Block, layers: Sequence[Layer], x: Tensor) -
 
 
 def learned(layers: Sequence[Layer], idle: Set[nn.Parameter], seen: Set[nn.Module]) -> dict[str, Any]:
-    """Return, for the record, whether the layers learned anything, and which ones stay as they were unasked.
+    """Return, for the record, whether the layers learned anything, and which layers unexpectedly did not change.
 
     Args:
         layers: of a block, with their roundings.
-        idle: parameters that the optimisation left as they were.
+        idle: parameters that the optimisation did not change.
         seen: modules whose rounding was shown inputs.
     """
     moved = (
@@ -141,7 +141,7 @@ def learned(layers: Sequence[Layer], idle: Set[nn.Parameter], seen: Set[nn.Modul
 
 
 def harden(layers: Sequence[Layer]) -> Result:
-    """Replace each rounding by its codes times its step, in float32."""
+    """Replace each rounding by its codes times its step, in float32; return the stored codes."""
     found: Result = {}
     for layer in layers:
         grid, codes = layer.rounding.final_grid(), layer.returned("codes")
@@ -155,7 +155,7 @@ def harden(layers: Sequence[Layer]) -> Result:
 
 
 def parameter_groups(roundings: Sequence[Rounding], job: Reconstruction) -> list[ParameterGroup]:
-    """Return the roundings' parameters by rate and schedule: one fused optimiser call instead of one per layer."""
+    """Return the roundings' parameters by rate and schedule, for one fused optimiser call instead of one per layer."""
     merged: dict[tuple[float, str], list[nn.Parameter]] = {}
     for rounding in roundings:
         for name, parameters in rounding.groups().items():
@@ -165,10 +165,10 @@ def parameter_groups(roundings: Sequence[Rounding], job: Reconstruction) -> list
 
 
 def _of_group(key: str, name: str, rounding: Rounding, job: Reconstruction) -> Any:
-    """Return the value of a setting that may be one for all of a rounding's groups, or one for each.
+    """Return a group's value of a setting, which is common to a rounding's groups or given per group.
 
     Raises:
-        SettingsError: there is none for this group.
+        SettingsError: the setting has no value for this group.
     """
     values = getattr(job.hyper, key)
     if not isinstance(values, dict):

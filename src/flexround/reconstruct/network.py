@@ -1,4 +1,4 @@
-"""The network that is quantized: full-precision weights, batch norms folded, surgery of the recipe done."""
+"""The network to quantize: full-precision weights, after batch-norm folding and the recipe's surgery."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from flexround.reconstruct import codes
 from flexround.reconstruct.reconstruction import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint
 
-STRUCTURAL = ("replace_relu6", "restore_relu6")  # surgery that changes modules, not only values
+STRUCTURAL = ("replace_relu6", "restore_relu6")  # surgery that changes modules, not just values
 
 
 def prepared(
@@ -28,13 +28,13 @@ def prepared(
     device: torch.device = CPU,
     kind: torch.dtype = torch.float32,
 ) -> nn.Module:
-    """Return the folded and preprocessed full-precision network, whose parameters have the type ``kind``.
+    """Return the folded and preprocessed full-precision network, whose parameters have type ``kind``.
 
-    A streamed one has them on ``device``; see ``build.full_precision``.
+    A streamed network has its parameters on ``device``; see ``build.full_precision``.
 
     Raises:
-        InputError: damaged or foreign weights.
-        SettingsError: surgery that this architecture does not offer.
+        InputError: weights are damaged or belong to another network.
+        SettingsError: this architecture does not offer the surgery.
     """
     model = build.full_precision(checkpoint, head, directory, device, kind)
     groups = checkpoint.model.equalization
@@ -47,11 +47,11 @@ def prepared(
 def to_quantize(
     checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path, steps: Sequence[str], device: torch.device
 ) -> tuple[nn.Module, list[Block], Weights]:
-    """Return a prepared network, its blocks, and where their weights come from: memory, or its files if it is streamed.
+    """Return a prepared network, its blocks, and the source of their weights: memory, or files if it is streamed.
 
     Raises:
-        InputError: damaged or foreign weights.
-        SettingsError: surgery that this architecture does not offer, or any if it is streamed.
+        InputError: weights are damaged or belong to another network.
+        SettingsError: this architecture does not offer the surgery; streamed networks allow none.
     """
     if not checkpoint.streamed:
         model = prepared(checkpoint, head, directory, steps).to(device)
@@ -72,12 +72,12 @@ def quantized(
     device: torch.device = CPU,
     kind: torch.dtype = torch.float32,
 ) -> nn.Module:
-    """Return the quantized network stored in ``directory``; the full-precision weights are not needed.
+    """Return the quantized network stored in ``directory``, without reading full-precision weights.
 
-    Its parameters are read onto ``device`` and have the type ``kind``; activation steps are float32.
+    Its parameters are read onto ``device`` with type ``kind``; activation steps are float32.
 
     Raises:
-        InputError: damaged files, or a result of another network.
+        InputError: files are damaged or belong to another network.
     """
     model = build.architecture(checkpoint, head)
     prepare(model, [step for step in steps if step in STRUCTURAL])

@@ -1,4 +1,4 @@
-"""The optimisation of one block: the reconstruction error goes down, learned parameters by group."""
+"""The optimisation of one block: minimise the reconstruction error over groups of learned parameters."""
 
 import dataclasses
 import logging
@@ -18,10 +18,10 @@ from flexround.reconstruct.cache import Batches, sequences
 
 log = logging.getLogger(__name__)
 TIMED = 20  # iterations whose time is measured
-CHECK_EVERY = 100  # iterations between looks at the loss: each look makes a GPU wait
+CHECK_EVERY = 100  # iterations between checks of the loss: each check waits for the GPU
 
 
-SCHEDULES: dict[str, Callable[[float], float]] = {  # factor of a learning rate at a progress in [0, 1)
+SCHEDULES: dict[str, Callable[[float], float]] = {  # factor of the learning rate by progress in [0, 1)
     "none": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
     "linear": lambda progress: 1 - progress,
@@ -30,7 +30,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {  # factor of a learning rate 
 
 @dataclasses.dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters with one learning rate; ``schedule``, of ``SCHEDULES``, changes it over the iterations."""
+    """Parameters with one learning rate; ``schedule``, a key of ``SCHEDULES``, changes it over the iterations."""
 
     parameters: Sequence[nn.Parameter]
     lr: float
@@ -45,7 +45,7 @@ class SignDescent(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move all parameters, any shape, that have a gradient, which becomes its sign."""
+        """Update all parameters, any shape, with a gradient; gradients are overwritten by their signs."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -54,13 +54,13 @@ class SignDescent(torch.optim.Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class Penalty:
-    """The regularisers of roundings (AdaRound's), which are added to the error.
+    """The roundings' regularisers (AdaRound's), which are added to the error.
 
     Attributes:
         regularizers: called with the exponent β; each returns a scalar or None.
-        weight: λ of their sum; 0 for no penalty.
-        warmup: the first part of the iterations, which has no penalty.
-        beta_start, beta_end: of β, which falls linearly after the warm-up.
+        weight: factor λ of their sum; 0 for no penalty.
+        warmup: initial fraction of the iterations without penalty.
+        beta_start, beta_end: first and last β; β falls linearly after the warm-up.
     """
 
     regularizers: Sequence[Callable[[float], Tensor | None]] = ()
@@ -83,13 +83,13 @@ class Penalty:
 class ReconstructionError:
     """|prediction - target|^p summed over dimension 1 and averaged over the others (BRECQ's loss).
 
-    For token sequences (N, T, H) dimension 1 is the sequence, as in QDrop's code. One number for each sample, (N,), is
-    taken for (N, 1).
+    For token sequences (N, T, H) dimension 1 is the sequence, as in QDrop's code. One number per sample, (N,),
+    counts as (N, 1).
 
     Attributes:
         p: exponent.
-        masked: whether padded tokens are left out of the sum.
-        behind: what is applied to both before: ``Block.behind``.
+        masked: whether the sum omits padded tokens.
+        behind: function applied to prediction and target first: ``Block.behind``.
     """
 
     p: float
@@ -97,7 +97,7 @@ class ReconstructionError:
     behind: Callable[[Tensor], Tensor] = identity
 
     def __call__(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the scalar error; ``mask`` is bool (N, T) or None; what is pooled, (N, C), has no padding."""
+        """Return the scalar error; ``mask`` is bool (N, T) or None; pooled outputs (N, C) have no padding."""
         prediction, target = self.behind(prediction), self.behind(target)
         if self.masked and mask is not None and sequences(target, mask):
             kept = mask.unsqueeze(-1).to(prediction.dtype)
@@ -124,20 +124,20 @@ def optimise(
     """Minimise the reconstruction error of one block.
 
     Args:
-        block: with its quantizers.
+        block: the block with its quantizers.
         batches: source of (input, target, mask).
         groups: learned parameters.
         iterations: steps of the optimizer.
-        error: the error that is minimised.
-        name: the block's, for progress and errors.
+        error: the error to minimise.
+        name: the block's name, for progress and errors.
         penalty: added to the error.
-        precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
+        precision: type of the block's products and convolutions; parameters and error stay float32.
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
-        timed: told the seconds of an iteration after ``TIMED`` of them.
+        timed: called with the mean seconds of the first ``TIMED`` iterations.
 
     Returns:
-        (iterations,) losses without the penalty, and the parameters that the loss does not depend on or never moved; if
-        it depends on none, there is one loss.
+        (iterations,) losses without the penalty, and the parameters that the loss does not depend on or never moved. If
+        the loss depends on no parameter, only one loss is returned.
 
     Raises:
         NumericalError: a NaN or Inf loss, with block and iteration.
@@ -145,7 +145,7 @@ def optimise(
     learned = [{"params": list(group.parameters), "lr": group.lr} for group in groups]
     descent = SignDescent(learned) if optimizer == "sign" else torch.optim.Adam(learned, fused=True)
     device = batches.masks.device
-    scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)  # else small gradients are lost
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)  # keeps small gradients
     losses: list[Tensor] = []
     idle = [parameter for group in groups for parameter in group.parameters]
     progress = tqdm(range(iterations), desc=name, disable=None, leave=False, mininterval=1)
@@ -166,7 +166,7 @@ def optimise(
         descent.zero_grad(set_to_none=True)
         reached = _leaves(loss) if idle else set()
         scaler.scale(penalty.added(loss, iteration / iterations)).backward()
-        if idle:  # another batch may call other layers
+        if idle:  # other batches may call other layers
             idle = [parameter for parameter in idle if parameter.grad is None or parameter not in reached]
         scaler.step(descent)
         scaler.update()
@@ -177,7 +177,7 @@ def optimise(
 
 
 def _unmoved(descent: torch.optim.Optimizer) -> set[nn.Parameter]:
-    """Return the parameters whose gradients were all 0: in the sum that Adam keeps of them, else in the last one."""
+    """Return the parameters whose gradients were all 0, by Adam's average of squares, else by the last gradient."""
     parameters = [parameter for group in descent.param_groups for parameter in group["params"]]
     seen = [(each, descent.state.get(each, {}).get("exp_avg_sq", each.grad)) for each in parameters]
     seen = [(each, gradient) for each, gradient in seen if gradient is not None]
@@ -186,7 +186,7 @@ def _unmoved(descent: torch.optim.Optimizer) -> set[nn.Parameter]:
 
 
 def _leaves(loss: Tensor) -> set[Tensor]:
-    """Return the parameters that a scalar was computed from: a penalty gives gradients to others, too."""
+    """Return the parameters on which a scalar depends; a penalty also gives gradients to other parameters."""
     found, seen, waiting = set[Tensor](), set[Any](), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -198,7 +198,7 @@ def _leaves(loss: Tensor) -> set[Tensor]:
 
 
 def _check_finite(losses: list[Tensor], name: str) -> None:
-    """Raise at the first loss since the last look that is not finite."""
+    """Raise at the first loss since the last check that is not finite."""
     start = (len(losses) - 1) // CHECK_EVERY * CHECK_EVERY
     recent = torch.stack(losses[start:])
     if not torch.isfinite(recent).all():

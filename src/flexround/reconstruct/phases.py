@@ -1,4 +1,4 @@
-"""The work on one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
+"""The work on one block: learn weights (B), weights and activation steps (Q), or activation steps alone (B)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,15 +24,15 @@ from flexround.reconstruct.layers import Layer, fit, harden, learned, made, para
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import Reconstruction
 
-ERROR_SAMPLES = 32  # rows on which RTN, soft and hard errors are compared
-LOSS_WINDOW = 10  # iterations averaged for the loss before and after
+ERROR_SAMPLES = 32  # rows for comparing RTN, soft and hard errors
+LOSS_WINDOW = 10  # iterations averaged for the losses before and after
 
 
 class Phase:
-    """One sweep over the blocks; activations are taken out of ``carry`` when they are used, to free their memory."""
+    """One sweep over the blocks; used activations are removed from ``carry`` to free their memory."""
 
     name = ""
-    steps_alone = False  # activation steps are learned, and no weights
+    steps_alone = False  # learns activation steps but no weights
 
     def __init__(self, job: Reconstruction, samples: Tensor, store: Store) -> None:
         self.job, self.samples, self.store = job, samples, store
@@ -43,11 +43,11 @@ class Phase:
         raise NotImplementedError
 
     def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        """Work on one block after ``full_precision``; return its result, what is carried on (N, ...), its record."""
+        """Learn one block after ``full_precision``; return its result, the next block's caches (N, ...), its record."""
         raise NotImplementedError
 
     def full_precision(self, index: int, carry: dict[str, Tensor]) -> None:
-        """Replace ``full`` (N, ...) by a block's input; the block is in full precision; add its ``target`` (N, ...).
+        """Replace ``full`` (N, ...) by the full-precision block's input; add its output as ``target`` (N, ...).
 
         Raises:
             NumericalError: the target holds NaN or Inf, from the samples or the weights.
@@ -81,7 +81,7 @@ class Phase:
         output = None
         for rows in slices(len(x), self.job.hyper.batch):
             part = call(on(self.job.device, x[rows]), self.job.mask_of(rows))
-            if output is None:  # one allocation: collecting parts and joining them would need the memory twice
+            if output is None:  # one allocation: joining collected parts would need the memory twice
                 output = self.store.empty(len(x), part)
             output[rows] = part
         assert output is not None
@@ -90,7 +90,7 @@ class Phase:
     def error(self, block: Block, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
         """Return a block's error on the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T).
 
-        Prediction and target are what the block gives, before what lies ``behind`` it.
+        Prediction and target are outputs of the block, before its ``behind``.
         """
         job, total, count = self.job, 0.0, min(ERROR_SAMPLES, len(target))
         error = ReconstructionError(job.hyper.loss_p, job.hyper.mask_padding, block.behind)
@@ -102,15 +102,15 @@ class Phase:
         return total / count
 
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
-        """Return the reconstruction error of a block as it is, on ``x`` (N, ...) against ``target`` (N, ...)."""
+        """Return the current block's reconstruction error on ``x`` (N, ...) against ``target`` (N, ...)."""
         return self.error(block, lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
 
     def unquantized(self, index: int, x: Tensor) -> list[str]:
-        """Return the names of a block's layers whose inputs stay in floating point; ``x`` (N, ...) is its input."""
+        """Return the names of a block's layers with inputs in floating point; ``x`` (N, ...) is the block's input."""
         return [self.names[layer] for layer in unquantized(self.job, index, x)]
 
     def steps(self, block: Block) -> Result:
-        """Return the grids of a block's activation quantizers as they are now."""
+        """Return the current grids of a block's activation quantizers."""
         return {site_key(self.names, site): Stored(attach.attached_quantizer(site).stored()) for site in block.sites}
 
     def step_group(self, block: Block) -> list[ParameterGroup]:
@@ -127,13 +127,13 @@ class Phase:
         groups: Sequence[ParameterGroup],
         roundings: Sequence[Rounding] = (),
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Minimise the error of a block; return the losses before and after, and the parameters that stay as they are.
+        """Minimise a block's error; return the losses before and after, and the parameters that never moved.
 
         Args:
-            block: with its quantizers, which afterwards drop nothing and have fixed steps.
+            block: the block with its quantizers, which afterwards drop nothing and have fixed steps.
             caches: quantized input, full-precision input and target, (N, ...) each.
             groups: learned parameters.
-            roundings: of the block's weights, if they are learned.
+            roundings: the roundings of the block's weights, if weights are learned.
         """
         job, hyper, what = self.job, self.job.hyper, "step " if self.steps_alone else ""
         iterations, p = (hyper.a_iters, hyper.a_loss_p) if self.steps_alone else (hyper.iters, hyper.loss_p)
@@ -184,7 +184,7 @@ class Phase:
         return facts, idle
 
     def learns(self, index: int) -> bool:
-        """Whether a block is learned; ``reconstruct_stem: false`` leaves out a first block of one layer, the stem."""
+        """Return whether a block is learned; ``reconstruct_stem: false`` skips the stem, a first block of one layer."""
         stem = index == 0 and len(self.job.blocks) > 1 and len(attach.weight_layers(self.job.blocks[0])) == 1
         return self.job.hyper.reconstruct_stem or not stem
 
@@ -208,7 +208,7 @@ class WeightPhase(Phase):
         if job.joint:
             record["inputs"] = self.unquantized(index, quantized)
         record["error_rtn"] = self._attach(index, layers, quantized, target)
-        learns, alike = self.learns(index), False  # whether the block's codes are what was learned
+        learns, alike = self.learns(index), False  # whether the codes equal the learned weights
         seen = fit(job, block, layers, quantized) if learns else set()
         idle = {parameter for layer in layers for parameter in layer.parameters()}
         if learns:
@@ -224,7 +224,7 @@ class WeightPhase(Phase):
         found = harden(layers)
         if job.joint:
             found |= self.steps(block)
-        del full  # a cache less while the output becomes one
+        del full  # frees one cache before the output needs one
         output = self.forward(block, quantized)
         record["error_hard"] = self.error(block, lambda rows, _: on(job.device, output[rows]), target)
         if alike:
@@ -232,9 +232,9 @@ class WeightPhase(Phase):
         return found, {"full": target, "quantized": output}, record
 
     def _attach(self, index: int, layers: Sequence[Layer], x: Tensor, target: Tensor) -> float:
-        """Put the roundings on their layers; return the block's error on ``x`` (N, ...) at round-to-nearest before.
+        """Attach the roundings to their layers; return round-to-nearest's error of the block on ``x`` (N, ...).
 
-        There, where every rounding is measured from, the sites of Q are calibrated.
+        The sites of Q are calibrated at round-to-nearest, the baseline of every rounding.
         """
         originals = [layer.module.weight.detach().clone() for layer in layers]  # type: ignore[operator]
         for layer, weight in zip(layers, originals, strict=True):
@@ -251,7 +251,7 @@ class WeightPhase(Phase):
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Optimise a block; return the losses before and after, and the parameters that stay as they are."""
+        """Optimise a block; return the losses before and after, and the parameters that never moved."""
         job, hyper = self.job, self.job.hyper
         groups = parameter_groups(roundings, job)
         if job.joint:
@@ -265,7 +265,7 @@ class WeightPhase(Phase):
 
 
 class StepPhase(Phase):
-    """B with quantized activations: the steps, after all weights, block by block on full-precision inputs."""
+    """Activation steps in B: learned after all weights, block by block on full-precision inputs."""
 
     name = "steps"
     steps_alone = True
@@ -279,7 +279,7 @@ class StepPhase(Phase):
         initial = self.before(block, carry.pop("initial"))
         record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": self.unquantized(index, initial)}
         initial = self.store.copy(calibrate(self.job, index, initial))
-        record["error_rtn"] = self.block_error(block, full, target)  # with the steps that were searched
+        record["error_rtn"] = self.block_error(block, full, target)  # with the initial steps from the search
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
             facts, idle = self.minimise(block, (full, full, target), groups)

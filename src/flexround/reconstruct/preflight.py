@@ -1,4 +1,4 @@
-"""Forecast of a reconstruction's memory and time: its largest block runs for a moment; nothing is written."""
+"""Forecast a reconstruction's memory and time by briefly running its largest block; write no file."""
 
 import dataclasses
 import time
@@ -17,14 +17,14 @@ FORWARDS = 2  # runs of a block over all samples: full-precision output, quantiz
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The forecast.
+    """A forecast of memory and time.
 
     Attributes:
         block: name of the largest block.
-        peak_mb: most memory in use, caches excluded: of the GPU, else of the process.
-        iteration_seconds: of one iteration on a batch of the real size.
-        hours: of the whole job, as if all blocks were the largest.
-        caches: where the activations will lie.
+        peak_mb: peak memory without caches: of the GPU, else of the process.
+        iteration_seconds: seconds of one iteration on a batch of the real size.
+        hours: of the whole job, if all blocks were as slow as the largest.
+        caches: location of the activations.
     """
 
     block: str
@@ -35,7 +35,7 @@ class Forecast:
 
 
 class _Rehearsal(WeightPhase):
-    """Learns twice: first to warm up, then against the clock."""
+    """Learns twice: first to warm up, then to measure the time."""
 
     seconds = 0.0
 
@@ -43,17 +43,17 @@ class _Rehearsal(WeightPhase):
         super()._learn(*arguments)
         start = time.perf_counter()
         found = super()._learn(*arguments)
-        self.seconds = time.perf_counter() - start  # the losses have been fetched: a GPU is done
+        self.seconds = time.perf_counter() - start  # the losses are on the CPU, so the GPU has finished
         return found
 
 
 def preflight(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = None) -> Forecast:
-    """Run the largest block on random activations, through all that is done to a block.
+    """Run all steps of a reconstruction on the largest block, with random activations.
 
     Args:
-        job: model and settings; a model in memory is of no use afterwards.
+        job: model and settings; afterwards a model in memory is unusable.
         samples: (N, ...) inputs of the first block.
-        gpu_bytes: of a GPU's memory that caches may take; None for ``cache.limit``.
+        gpu_bytes: bytes of GPU memory for caches; None for ``cache.limit``.
     """
     caches = engine.place_caches(job, samples, gpu_bytes)
     sizes = [sum(weight.numel() for weight in block.module.parameters()) for block in job.blocks]
@@ -84,7 +84,7 @@ def preflight(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = None
 
 
 def _inputs(job: Reconstruction, samples: Tensor, index: int, rows: int) -> Tensor:
-    """Return rows of what arrives at a block: samples, or random numbers in the place of activations."""
+    """Return rows of a block's input: samples for the first block, else random numbers instead of activations."""
     if index == 0:
         return samples[:rows].to(job.device)
     row = engine.boundaries(job, samples)[2 * index]

@@ -1,4 +1,4 @@
-"""The task of a reconstruction: the model, its blocks and their weights, the resolved settings, the generators."""
+"""The task of a reconstruction: the model, its blocks and their weights, resolved settings, generators."""
 
 import contextlib
 import copy
@@ -23,10 +23,10 @@ End = Literal["stem", "head"]  # the network's first or last layer
 
 
 class Resident:
-    """The whole model is in memory; what a block was before it was quantized is copied if it is needed again.
+    """Weights of a model in memory; a block's original weights are copied if a later phase needs them.
 
     Attributes:
-        alike: whether all blocks have inputs and outputs of one shape, so that the first one speaks for all.
+        alike: whether inputs and outputs of all blocks have one shape, so that the first block represents all.
     """
 
     alike = False
@@ -37,32 +37,32 @@ class Resident:
 
     @contextlib.contextmanager
     def block(self, index: int, again: bool) -> Iterator[None]:
-        """Put back what the block was, if it has been quantized; ``again``: it will be asked for once more."""
+        """Restore a quantized block's original weights, or copy them if the block is needed ``again``."""
         module = self._blocks[index].module
         if index in self._originals:
             module.load_state_dict(self._originals.pop(index))
         elif again:
             self._originals[index] = {
-                name: value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)  # a module's extra state
+                name: value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)  # modules' extra state
                 for name, value in module.state_dict().items()
             }
         yield
 
     def surroundings(self) -> contextlib.AbstractContextManager[None]:
-        """Do nothing: what is in no block (embeddings, the last norm, the head) is in memory."""
+        """Do nothing: the modules outside all blocks (embeddings, last norm, head) are in memory."""
         return contextlib.nullcontext()
 
 
 class Streamed:
-    """One block is in memory at a time, or the surroundings; the model was built without weights.
+    """Weights read from files: one block at a time, or the surroundings, of a model built without weights.
 
     Args:
-        shards: the weights, with their model, whose buffers are moved to ``device``.
-        blocks: of that model.
+        shards: the weights and their model, whose buffers move to ``device``.
+        blocks: the model's blocks.
         device: where blocks run.
 
     Raises:
-        SettingsError: the blocks are not alike.
+        SettingsError: the blocks have different shapes.
     """
 
     alike = True
@@ -84,11 +84,11 @@ class Streamed:
                     module._buffers[name] = value.to(device)
 
     def block(self, index: int, again: bool) -> contextlib.AbstractContextManager[None]:
-        """Read the block, and drop it afterwards."""
+        """Read the block's weights, and drop them afterwards."""
         return self._held(self._names[index])
 
     def surroundings(self) -> contextlib.AbstractContextManager[None]:
-        """Read everything outside the blocks, and drop it afterwards."""
+        """Read the weights outside all blocks, and drop them afterwards."""
         return self._held(self._outside)
 
     @contextlib.contextmanager
@@ -103,7 +103,7 @@ Weights = Resident | Streamed
 
 @dataclasses.dataclass(frozen=True)
 class Reconstruction:
-    """A network to be quantized, and all settings.
+    """A network to quantize, with all settings.
 
     Attributes:
         model: the model to quantize, on ``device`` or without weights, in eval mode, BN folded; changed in place.
@@ -111,14 +111,14 @@ class Reconstruction:
         weights: gives each block its full-precision weights.
         recipe, hyper: resolved settings.
         rounding: class of the rounding.
-        seed_parts: identity that all generators derive from.
+        seed_parts: identity from which all generators derive.
         device: where blocks run.
         mask: bool (N, T), True for the real tokens of each sample; None without padding.
-        timed: told the seconds of an early iteration of each block.
+        timed: called with the seconds of an early iteration of each block.
 
     Raises:
-        InputError: layers of the blocks share their weight with another layer, blocks share a layer, the size of groups
-            doesn't divide a linear's input channels, or groups of a transposed linear are asked for.
+        InputError: a layer shares its weight with another layer, blocks share a layer, the group size doesn't divide a
+            linear's input channels, or a transposed linear should get groups.
     """
 
     model: nn.Module
@@ -137,7 +137,7 @@ class Reconstruction:
         self._refuse_group_size()
 
     def _refuse_shared(self) -> None:
-        """Refuse a weight that two modules hold, and a layer in two blocks: the second would write over the first."""
+        """Refuse a weight in two modules and a layer in two blocks: the second would overwrite the first."""
         holders: dict[int, dict[nn.Module, str]] = {}
         for name, (module, leaf) in places(self.model).items():
             value = getattr(module, leaf)
@@ -151,7 +151,7 @@ class Reconstruction:
                 raise InputError(f"{', '.join(held.values())}: in several blocks; put each layer into one")
 
     def _refuse_group_size(self) -> None:
-        """Refuse a size of groups that doesn't divide a layer's input channels, and groups of a transposed linear."""
+        """Refuse a group size that doesn't divide a layer's input channels, and groups in a transposed linear."""
         layers = [layer for block in self.blocks for layer in attach.weight_layers(block)]
         for layer in layers if self.hyper.w_granularity == "group" else ():
             weight: Tensor = layer.weight  # type: ignore[assignment]
@@ -164,7 +164,7 @@ class Reconstruction:
                 )
 
     def group_size(self, layer: nn.Module) -> int | None:
-        """Return how many input channels of a layer have a step together; None if its steps are not for groups."""
+        """Return the number of input channels that share a step; None for a layer without groups."""
         grouped = self.hyper.w_granularity == "group" and isinstance(layer, nn.Linear)
         return self.hyper.group_size if grouped else None
 
@@ -175,37 +175,37 @@ class Reconstruction:
 
     @property
     def precision(self) -> torch.dtype:
-        """Type of the factors of a block's products; TF32 is a way to multiply float32."""
+        """Type of the factors in a block's products; TF32 is a way to multiply float32."""
         return torch.float32 if self.hyper.precision == "tf32" else getattr(torch, self.hyper.precision)
 
     def products(self) -> torch.autocast:
-        """Return the context in which cached rows run through a block: half precision, but never TF32."""
+        """Return the context in which cached rows run through a block: perhaps half precision, never TF32."""
         return autocast(self.precision, self.device)
 
     def weight_bits(self, end: End | None) -> int:
-        """Return the bits of a layer's weight; the network's first and last layer may have their own."""
+        """Return the bits of a layer's weight; the network's first and last layer may have special bits."""
         special = {"stem": self.hyper.stem_bits, "head": self.hyper.head_bits, None: "low"}[end]
         return self.recipe.w_bits or 0 if special == "low" else int(special)
 
     def activation_bits(self, end: End | None) -> int:
-        """Return the bits of an activation; the first layer's output and the last layer's input may have their own."""
+        """Return an activation's bits; the first layer's output and the last layer's input may have special bits."""
         special = {"stem": self.hyper.stem_output_bits, "head": self.hyper.head_input_bits, None: "low"}[end]
         return self.recipe.a_bits or 0 if special == "low" else int(special)
 
     def mask_of(self, rows: slice) -> Tensor | None:
-        """Return the mask of some rows, bool (n, T), on the device."""
+        """Return the mask of ``rows``, bool (n, T), on the device, or None."""
         return None if self.mask is None else self.mask[rows].to(self.device)
 
     def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """Return the generator of one purpose in one block."""
+        """Return the generator for one purpose in one block."""
         return torch.Generator(device).manual_seed(derive(*self.seed_parts, purpose, name))
 
 
 def checked(kind: Any, name: str) -> type[Rounding]:
-    """Return a class that can be a rounding.
+    """Return ``kind``, a class that is checked to be a rounding.
 
     Raises:
-        SettingsError: it is no subclass of ``Rounding``, or has no ``forward`` of its own.
+        SettingsError: the class is no subclass of ``Rounding``, or does not define ``forward``.
     """
     if not (isinstance(kind, type) and issubclass(kind, Rounding)):
         raise SettingsError(f"rounding {name}: is no subclass of flexround's Rounding; give such a class")

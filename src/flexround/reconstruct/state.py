@@ -1,7 +1,7 @@
-"""The finished blocks of a reconstruction, from which a killed job continues with the same bits.
+"""The finished blocks of a reconstruction, from which a killed job resumes with the same bits.
 
-A block's codes are a file in the directory of unfinished work (``io.resume``). One part there lists the files and has
-the activations that the next block reads; it is renamed into place last.
+Each block's codes are a file in the directory of unfinished work (``io.resume``). The part ``PROGRESS`` lists these
+files and has the next block's input activations; it is renamed into place last.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ class State:
     """The finished blocks of one reconstruction and the activations carried to the next.
 
     Args:
-        directory: holds a directory for each fingerprint.
-        fingerprint: of all that decides the bits of the result.
+        directory: contains one directory per fingerprint.
+        fingerprint: hash of everything that decides the result's bits.
 
     Attributes:
-        entries: one dict per finished block: ``position`` (phase/block), ``file``, and ``record`` of a block's work.
+        entries: one dict per finished block: ``position`` (phase/block), ``file``, and the block's ``record``.
     """
 
     def __init__(self, directory: Path, fingerprint: str) -> None:
@@ -39,7 +39,7 @@ class State:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["State"]:
-        """Read the directory, keep finished blocks there inside, and remove it after a successful end."""
+        """Read the directory, keep finished blocks in it, and remove it after success."""
         with resume.kept(self.directory):
             if found := resume.load(PROGRESS):
                 tensors, facts = found
@@ -47,7 +47,7 @@ class State:
                 self._carried = {name: from_memory(value, facts["orders"][name]) for name, value in tensors.items()}
                 log.info("resuming after block %s", self.entries[-1]["position"])
             yield self
-        with contextlib.suppress(OSError):  # unfinished work of other settings or code is there
+        with contextlib.suppress(OSError):  # it still has unfinished work of other settings or code
             self.directory.parent.rmdir()
 
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
@@ -56,8 +56,8 @@ class State:
         Args:
             position: ``phase/block``, or another word.
             part: the block's result.
-            carry: caches (N, ...); none after the last block of a phase.
-            record: of the block's work; None for the tensors outside all blocks.
+            carry: caches (N, ...); empty after the last block of a phase.
+            record: record of the block's work; None for the tensors outside all blocks.
         """
         entry = _entry(position, record)
         artifacts.write_bytes(self.directory / entry["file"], codes.encode(part))
@@ -71,14 +71,14 @@ class State:
         return codes.read(self.directory / entry["file"])
 
     def carry(self, store: Store) -> dict[str, Tensor]:
-        """Return the activations (N, ...) carried out of the last finished block when the state was opened."""
+        """Return the activations (N, ...) that the last finished block carried when the state was opened."""
         return {name: store.copy(self._carried.pop(name)) for name in list(self._carried)}
 
     def publish(self, directory: Path, companions: Sequence[str] = (), **facts: Any) -> None:
-        """Make the files of this finished state a stored network: one of every block and phase, and ``manifest.json``.
+        """Publish a stored network: one file per block and phase, and ``manifest.json``.
 
-        They are linked, not written again. ``companions`` are other files of the directory that belong to the network,
-        ``facts`` go into the manifest.
+        The files are linked, not rewritten. ``companions`` are the network's other files in the directory; ``facts``
+        go into the manifest.
         """
         files = [entry["file"] for entry in self.entries]
         for path in [directory / "manifest.json", *directory.glob(f"*{codes.SUFFIX}")]:
@@ -89,7 +89,7 @@ class State:
 
 
 class MemoryState(State):
-    """The finished blocks of one reconstruction, lost with the process; no file is written."""
+    """The finished blocks of one reconstruction in memory, without files."""
 
     def __init__(self) -> None:
         super().__init__(Path(), "")
@@ -97,7 +97,7 @@ class MemoryState(State):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["State"]:
-        """Do nothing: there is no directory."""
+        """Do nothing: this state has no directory."""
         yield self
 
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Put roundings on weights and quantizers on activations of an unmodified model, and take them off again."""
+"""Attach roundings to weights and quantizers to activations of an unmodified model, and detach them again."""
 
 import contextlib
 import dataclasses
@@ -23,38 +23,38 @@ TRANSPOSED = ("transformers.pytorch_utils", "Conv1D")
 
 
 def weight_axes(module: nn.Module) -> Axes | None:
-    """Return the channel axes of a module's weight, or None if it is not a linear or convolution.
+    """Return the channel axes of a module's weight, or None for modules other than linears and convolutions.
 
-    ``Conv1D`` of transformers (a linear with a transposed weight) is known by its name there: importing costs seconds.
+    transformers' ``Conv1D`` (a linear with a transposed weight) is recognised by name, because importing takes seconds.
     """
     if isinstance(module, nn.Linear):
         return Axes(output=0)
     if isinstance(module, nn.Conv2d):
         return Axes(output=0, input=1)
-    if any((kind.__module__, kind.__name__) == TRANSPOSED for kind in type(module).__mro__):  # roundings subclass it
+    if any((kind.__module__, kind.__name__) == TRANSPOSED for kind in type(module).__mro__):  # parametrized: a subclass
         return Axes(output=1)
     return None
 
 
 def weight_layers(block: Block) -> list[nn.Module]:
-    """Return the modules of a block whose weight is quantized, in registration order, each once."""
+    """Return a block's modules with quantized weights, in registration order, each once."""
     return list(dict.fromkeys(module for module in block.module.modules() if weight_axes(module)))
 
 
 def weight_grid(
     name: str, weight: Tensor, scheme: Scheme, method: str, p: float, group_size: int | None = None
 ) -> Grid:
-    """Return the initial grid of a weight of any shape; its step is (), per channel, or per group of a linear's.
+    """Return the initial grid of a weight of any shape; the step is (), per channel, or per group of a linear.
 
     Args:
-        name: of the module.
+        name: the module's name.
         weight: any shape; (Cout, Cin) in groups.
-        scheme: of channels, if it is in groups.
-        method, p: of the search.
-        group_size: input channels that share a step; divides their number.
+        scheme: per-channel scheme if the weight is in groups.
+        method, p: options of the search.
+        group_size: number of input channels that share a step; a divisor of all input channels.
 
     Raises:
-        InputError: NaN or Inf, with the tensor's name.
+        InputError: the weight holds NaN or Inf; the message names it.
     """
     if group_size is not None:
         grid = weight_grid(name, weight.reshape(-1, group_size), scheme, method, p)
@@ -74,9 +74,9 @@ def weight_grid(
 
 
 class _Rounded(nn.Module):
-    """A rounding at a weight: it computes in float32, as for the final codes, whatever the block computes in.
+    """A rounding attached to a weight: it computes in float32, as for the final codes, in blocks of any precision.
 
-    Compiled formulas alone see autocast, since they give the type in which it multiplies.
+    Only compiled formulas see autocast, since they return the type in which autocast multiplies.
     """
 
     def __init__(self, rounding: Rounding) -> None:
@@ -97,12 +97,12 @@ def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
 
 
 def original_weight(module: nn.Module) -> Tensor:
-    """Return the weight below a rounding, of the shape of ``module.weight``."""
+    """Return the original weight below a rounding, shape of ``module.weight``."""
     return module.parametrizations.weight.original  # type: ignore[union-attr,return-value]
 
 
 def bake(module: nn.Module, values: Tensor) -> None:
-    """Take the rounding off, if there is one, and set ``module.weight`` to ``values``, of its shape or in groups."""
+    """Remove the rounding, if any, and set ``module.weight`` to ``values``, in its shape or in groups."""
     if parametrize.is_parametrized(module, "weight"):
         parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
     with torch.no_grad():
@@ -110,7 +110,7 @@ def bake(module: nn.Module, values: Tensor) -> None:
 
 
 def strip(model: nn.Module) -> None:
-    """Take all roundings off a model, with the original weights below them, and all quantizers of activations."""
+    """Remove a model's roundings and activation quantizers; restore the original weights."""
     for module in model.modules():
         if weight_axes(module) and parametrize.is_parametrized(module, "weight"):
             bake(module, original_weight(module).detach().clone())
@@ -123,7 +123,7 @@ def strip(model: nn.Module) -> None:
 
 
 def quantizer_name(site: Site) -> str:
-    """Return the attribute under which a site's quantizer hangs on its module."""
+    """Return the attribute of a site's module that holds the quantizer."""
     return f"{site.where}_quantizer"
 
 
@@ -153,9 +153,9 @@ def quantizers(block: Block) -> Iterator[ActivationQuantizer]:
 def _quantize_input(
     module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook. Looks the quantizer up on the module, so that copies of the model use their own.
+    """Forward pre-hook. It finds the quantizer on the module, so that copies of the model use their own quantizers.
 
-    The input is the first argument; OPT passes that of its attention by name.
+    The input is the first argument; OPT passes its attention's input by name.
     """
     quantized = module.input_quantizer(first_argument(arguments, keywords))  # type: ignore[operator]
     return with_first(arguments, keywords, quantized)
@@ -167,9 +167,9 @@ def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -
 
 
 def real(x: Tensor, kept: Tensor) -> Tensor:
-    """Return the tokens of ``x`` that count by ``kept``, bool (n, T), or all of ``x`` if these are not its tokens.
+    """Return the tokens of ``x`` that ``kept``, bool (n, T), selects, or all of ``x`` if the shapes don't match.
 
-    It is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). An expert reads some tokens, in an order of its own.
+    ``x`` is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). Experts read some tokens, in another order.
     """
     if x.ndim > 2 and x.shape[:2] == kept.shape:
         return x[kept]
@@ -181,10 +181,10 @@ def real(x: Tensor, kept: Tensor) -> Tensor:
 
 
 class Observer(nn.Module):
-    """Stands at a site during calibration: quantizes with the grid of the first tensor it sees, or with a fixed one.
+    """A site's quantizer during calibration: its grid comes from the first tensor it sees, or from `fix`.
 
-    ``kept``, bool (n, T), are the tokens that count for it; None for all. With ``waiting`` it passes tensors on until
-    `fix` is called. It notes itself there in the order of calls, the first of all with a copy of its tensor.
+    ``kept``, bool (n, T), selects the tokens that count for the grid; None selects all. With ``waiting``, it returns
+    tensors unchanged until `fix` is called. It adds itself to ``waiting`` in call order, the first with its tensor.
     """
 
     def __init__(
@@ -200,16 +200,16 @@ class Observer(nn.Module):
         self.quantizer: ActivationQuantizer | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs."""
-        if not x.numel():  # an expert may be called with no row
+        """Return the quantized ``x``, same shape, so that later sites are calibrated on quantized inputs."""
+        if not x.numel():  # experts may be called without rows
             return x
         if self.quantizer is None and self.waiting is not None:
-            self.waiting.setdefault(self, x.new_empty(0) if self.waiting else x.clone())  # the block may write on it
+            self.waiting.setdefault(self, x.new_empty(0) if self.waiting else x.clone())  # the block may write on x
             return x
         if self.quantizer is None:
             self.fix(x if self.kept is None else real(x, self.kept))
         return self.quantizer(x)  # type: ignore[misc]
 
     def fix(self, seen: Tensor) -> None:
-        """Take the grid of ``seen``, any shape."""
+        """Set the grid from ``seen``, any shape."""
         self.quantizer = ActivationQuantizer(initial_grid(seen.float(), self.scheme, self.method, self.p))

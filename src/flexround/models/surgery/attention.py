@@ -1,34 +1,34 @@
-"""PyTorch's attention with linears of its own for query, key and value, so that they are quantized like any linear."""
+"""PyTorch's attention with separate linears for query, key and value, which are quantized like any linear."""
 
 import torch
 from torch import Tensor, nn
 
 
 def separate_projections(model: nn.Module) -> None:
-    """Replace each ``nn.MultiheadAttention`` in place by a :class:`SeparateAttention` that computes the same.
+    """Replace each ``nn.MultiheadAttention`` in place by an equivalent :class:`SeparateAttention`.
 
-    One that several parents hold stays one, so that a layer that is shared is known as such.
-    Those with keys or values that are learned or zero (``add_bias_kv``, ``add_zero_attn``) stay. An encoder then gives
-    values at padding, too, where PyTorch's nested tensors leave zeros.
+    A module with several parents gets one replacement, so that shared layers stay recognisable. Attention with learned
+    or zero keys and values (``add_bias_kv``, ``add_zero_attn``) is not replaced. Encoders then return values at padding
+    too, where PyTorch's nested tensors leave zeros.
     """
     made: dict[nn.Module, SeparateAttention] = {}
     for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):  # all names, also of one child
+        for name, child in list(parent._modules.items()):  # all names, even of one child
             if type(child) is nn.MultiheadAttention and child.bias_k is None and not child.add_zero_attn:
                 made[child] = made.get(child) or SeparateAttention(child)
                 setattr(parent, name, made[child])
     for module in model.modules():
-        if isinstance(module, nn.TransformerEncoder):  # it would look for the weights of PyTorch's own attention
+        if isinstance(module, nn.TransformerEncoder):  # it would access the weights of PyTorch's attention
             module.use_nested_tensor = False
 
 
 class SeparateAttention(nn.Module):
-    """Attention with four linears; arguments and results are those of ``nn.MultiheadAttention`` without dropout."""
+    """Attention with four linears; arguments and results as in ``nn.MultiheadAttention`` without dropout."""
 
     def __init__(self, of: nn.MultiheadAttention) -> None:
         super().__init__()
         self.embed_dim, self.num_heads, self.batch_first = of.embed_dim, of.num_heads, of.batch_first
-        self.in_proj_bias, self._qkv_same_embed_dim = None, False  # so PyTorch's own layers know to call forward
+        self.in_proj_bias, self._qkv_same_embed_dim = None, False  # makes PyTorch's layers call forward
         weights: tuple[Tensor, ...] = (of.q_proj_weight, of.k_proj_weight, of.v_proj_weight)
         if of.in_proj_weight is not None:
             weights = of.in_proj_weight.detach().chunk(3)
@@ -49,14 +49,14 @@ class SeparateAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (N, L, E) and, if asked for, the weights (N, L, S), or (N, heads, L, S) without the average.
+        """Return (N, L, E) and, if needed, the weights (N, L, S), or (N, heads, L, S) without averaging.
 
         Args:
             query, key, value: (N, L, E) and twice (N, S, E); (L, N, E) ... without ``batch_first``; or without N.
-            key_padding_mask: (N, S); True for what is ignored, or a float that is added to the logits.
-            need_weights, average_attn_weights: whether weights are returned, and whether as mean over the heads.
-            attn_mask: (L, S) or (N * heads, L, S), of the same meaning.
-            is_causal: a hint that PyTorch gives together with the mask.
+            key_padding_mask: (N, S); True for ignored keys, or floats that are added to the logits.
+            need_weights, average_attn_weights: whether weights are returned, and whether they are means over heads.
+            attn_mask: (L, S) or (N * heads, L, S), with the same meaning.
+            is_causal: PyTorch's hint about the mask.
         """
         single, swapped = query.dim() == 2, query.dim() == 3 and not self.batch_first
         q, k, v = (self._inside(x, single, swapped) for x in (query, key, value))
@@ -85,7 +85,7 @@ class SeparateAttention(nn.Module):
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return a linear of this weight (out, in) and bias (out,)."""
+    """Return a linear with this weight (out, in) and bias (out,)."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     made.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
@@ -94,7 +94,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what a mask adds to logits: a bool one has True for what is ignored."""
+    """Return a mask as a bias of logits; in a bool mask, True marks ignored keys."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, float("-inf"))

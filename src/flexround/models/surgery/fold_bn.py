@@ -1,4 +1,4 @@
-"""Batch-norm folding: each batch norm becomes part of the convolution before it (Jacob et al. 2018, section 3.2)."""
+"""Batch-norm folding: merge each batch norm into the convolution before it (Jacob et al. 2018, section 3.2)."""
 
 import dataclasses
 import itertools
@@ -12,12 +12,12 @@ from flexround.errors import InputError
 from flexround.models.tensors import outputs_apart, unchanged
 from flexround.models.trace import ModuleCall, Trace, traced, with_first
 
-CLOSE = 1e-3  # of the largest output: how far a batch norm's output may be off when it is folded
+CLOSE = 1e-3  # largest error of a folded batch norm's output, relative to the largest output
 
 
 @dataclasses.dataclass(frozen=True)
 class FoldedStatistics:
-    """How a folded convolution's output is distributed: channel i has mean ``beta[i]`` and deviation ``|gamma[i]|``.
+    """Distribution of a folded convolution's output: channel i has mean ``beta[i]`` and deviation ``|gamma[i]|``.
 
     Both are (C_out,), bias and weight of the folded batch norm.
     """
@@ -28,16 +28,16 @@ class FoldedStatistics:
 
 @torch.no_grad()
 def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
-    """Fold every batch norm of ``model`` into its convolution, in place, and leave ``nn.Identity`` where it was.
+    """Fold every batch norm of ``model`` into its convolution, in place, and replace it by ``nn.Identity``.
 
     A convolution and its batch norm are neighbours in registration order. Both may have several names, as in networks
-    that list their layers again. The model must be in evaluation mode.
+    that list their layers twice. The model must be in evaluation mode.
 
     Returns:
-        The folded gamma and beta by the convolution's first name; empty if there is no batch norm.
+        The folded gamma and beta by the convolution's first name; empty for a model without batch norms.
 
     Raises:
-        InputError: a batch norm has no convolution before it; nothing is changed then.
+        InputError: a batch norm has no convolution before it; the model is then unchanged.
     """
     statistics, folded = {}, {}
     for (conv, norm), (conv_name, norm_name) in _pairs(model).items():
@@ -49,18 +49,18 @@ def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
 
 @torch.no_grad()
 def fold_as_traced(model: nn.Module, x: Tensor) -> tuple[dict[str, str], dict[str, FoldedStatistics]]:
-    """Fold, in place, each batch norm into the convolution whose output it alone reads in a forward pass.
+    """Fold, in place, each batch norm into its convolution if it alone reads the convolution's output in a pass.
 
-    A subclass of ``nn.BatchNorm2d`` with a ``forward`` of its own, such as one with an activation, stays and normalises
-    no longer. A batch norm behind anything else stays as it is; so does one whose output would change, because its
-    convolution computes with something else than its weight.
+    A subclass of ``nn.BatchNorm2d`` with its own ``forward``, such as a batch norm with activation, stays but no longer
+    normalises. Batch norms after other modules don't change. Nor do batch norms whose output would change, because
+    their convolution computes with something else than its weight.
 
     Args:
         model: in evaluation mode.
         x: an input, (N, ...).
 
     Returns:
-        The convolution of each folded batch norm, by their first names; gamma and beta by the convolution's.
+        The convolution of each folded batch norm, both by first names; gamma and beta by the convolution's name.
     """
     layers = {module for module in model.modules() if isinstance(module, nn.Conv2d | nn.BatchNorm2d)}
     if not any(isinstance(module, nn.BatchNorm2d) for module in layers):
@@ -78,20 +78,20 @@ def fold_as_traced(model: nn.Module, x: Tensor) -> tuple[dict[str, str], dict[st
 
 
 def restructure(model: nn.Module, folded: Mapping[str, str]) -> None:
-    """Give a model, with or without values, the modules that it has with folded batch norms.
+    """Change a model, with or without values, to the modules that it has after folding.
 
-    Convolutions get a bias, and in place of a batch norm is an ``nn.Identity``, unless it has a ``forward`` of its own.
+    Convolutions get a bias. ``nn.Identity`` replaces batch norms, unless they define their own ``forward``.
 
     Args:
         model: changed in place.
-        folded: name of the convolution of each batch norm by its name.
+        folded: the convolution's name by the batch norm's name.
     """
     replaced: dict[nn.Module, nn.Module] = {}
     for norm_name, conv_name in folded.items():
         norm, conv = model.get_submodule(norm_name), model.get_submodule(conv_name)
         if conv.bias is None:
             conv.bias = nn.Parameter(torch.zeros_like(conv.weight[:, 0, 0, 0]), requires_grad=False)
-        norm.eps = 0.0  # type: ignore[assignment] # the other values of a neutral batch norm come with the weights
+        norm.eps = 0.0  # type: ignore[assignment] # a neutral batch norm's other values come with the weights
         if type(norm).forward is nn.BatchNorm2d.forward:
             replaced[norm] = nn.Identity()
     for name, module in list(model.named_modules(remove_duplicate=False)):
@@ -100,7 +100,7 @@ def restructure(model: nn.Module, folded: Mapping[str, str]) -> None:
 
 
 def _pairs_in(trace: Trace) -> list[tuple[ModuleCall, ModuleCall]]:
-    """Return a call of each batch norm that alone reads all outputs of a convolution, with that convolution's."""
+    """Return a call of each convolution and of the batch norm that alone reads all of its outputs."""
     readers: dict[int, set[nn.Module | None]] = {value: {None} for value in trace.returned}
     for operation in trace.operations:
         for value in operation.reads:
@@ -120,7 +120,7 @@ def _pairs_in(trace: Trace) -> list[tuple[ModuleCall, ModuleCall]]:
 
 
 def _tried(conv: ModuleCall, norm: ModuleCall) -> FoldedStatistics | None:
-    """Fold a batch norm if its output stays the same when it is called as it was; else return None, nothing changed."""
+    """Fold a batch norm if its output in the traced call stays the same; else change nothing and return None."""
 
     def output() -> Any:
         x = conv.module(*conv.arguments, **conv.keywords)
@@ -128,7 +128,7 @@ def _tried(conv: ModuleCall, norm: ModuleCall) -> FoldedStatistics | None:
         return norm.module(*arguments, **keywords)
 
     wanted, layer, after = output(), conv.module, norm.module
-    assert isinstance(layer, nn.Conv2d)  # both for type checkers
+    assert isinstance(layer, nn.Conv2d)  # both asserts are for type checkers
     assert isinstance(after, nn.BatchNorm2d)
     weight, bias, eps = layer.weight.detach().clone(), layer.bias, after.eps
     values = {name: value.detach().clone() for name, value in after.state_dict().items()}
@@ -143,7 +143,7 @@ def _tried(conv: ModuleCall, norm: ModuleCall) -> FoldedStatistics | None:
 
 
 def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str, str]]:
-    """Return each convolution with its batch norm, and their names; refuse a batch norm that can't be folded."""
+    """Return each pair of convolution and batch norm, with names; refuse a batch norm that can't be folded."""
     pairs: dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str, str]] = {}
     for parent_name, parent in model.named_modules():
         prefix = f"{parent_name}." if parent_name else ""
@@ -160,9 +160,9 @@ def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str
 
 
 def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> FoldedStatistics:
-    """Make ``conv`` compute ``norm(conv(x))``, in float64 so that the only rounding is the final one."""
+    """Make ``conv`` compute ``norm(conv(x))``; work in float64 so that values are rounded once, at the end."""
     mean, variance = norm.running_mean, norm.running_var
-    assert mean is not None  # both for type checkers: no pair has None
+    assert mean is not None  # both asserts are for type checkers: no pair has None
     assert variance is not None
     gamma = torch.ones_like(mean) if norm.weight is None else norm.weight.detach().clone()
     beta = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach().clone()
@@ -175,7 +175,7 @@ def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> FoldedStatistics:
 
 
 def _neutralise(norm: nn.BatchNorm2d) -> None:
-    """Have a batch norm pass on what it reads, bit for bit."""
+    """Make a batch norm return its input, bit for bit."""
     norm.eps = 0.0
     for values, neutral in ((norm.running_mean, 0), (norm.bias, 0), (norm.running_var, 1), (norm.weight, 1)):
         if values is not None:

@@ -1,9 +1,9 @@
-"""The surgery that a recipe asks for: ReLU6 to ReLU and back, equalization, absorption (Nagel et al. 2019).
+"""A recipe's surgery: ReLU6 to ReLU and back, equalization, absorption (Nagel et al. 2019).
 
 Equalization and absorption move values between neighbouring convolutions of a model with folded batch norms. With ReLU
-between them equalization keeps what the model computes; absorption keeps it where no padding and no rare small
-activation is involved. ``model`` is changed in place, ``groups`` are its architecture's ``equalization_groups``, and
-``statistics`` those of `fold_batch_norm`, updated to the changes.
+between them, equalization preserves the model's function; absorption preserves it except at padding and for rare small
+activations. ``model`` is changed in place, ``groups`` are its architecture's ``equalization_groups``, and
+``statistics`` come from `fold_batch_norm` and are updated.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from flexround.settings.schema import NEED_GROUPS
 
 log = logging.getLogger(__name__)
 _TOLERANCE, _MAX_SWEEPS = 1e-5, 200
-_DEVIATIONS = 3.0  # a normal variable lies above mean - 3 deviations with probability 0.9987
+_DEVIATIONS = 3.0  # a normal variable exceeds mean - 3 deviations with probability 0.9987
 
 
 def prepare(
@@ -35,12 +35,12 @@ def prepare(
 
     Args:
         model: in evaluation mode.
-        steps: of `settings.schema.Preprocess`.
-        groups: from the architecture's ``equalization_groups``; None if it offers none.
-        statistics: of the batch norms if they are folded already.
+        steps: values of `settings.schema.Preprocess`.
+        groups: result of the architecture's ``equalization_groups``; None if it has no such function.
+        statistics: of the batch norms if they are already folded.
 
     Raises:
-        SettingsError: a step needs groups, or a ReLU6 is left where channels are equalized.
+        SettingsError: a step needs groups, or a ReLU6 remains where channels are equalized.
         InputError: a batch norm can't be folded.
     """
     if groups is None and (impossible := [step for step in steps if step in NEED_GROUPS]):
@@ -70,7 +70,7 @@ def replace_relu6(model: nn.Module) -> list[str]:
     """Replace every ReLU6 by a ReLU, because scaling a channel moves its clipping point (Nagel et al. 2019, 5.1.1).
 
     Returns:
-        The names of the replaced modules. Modules that contain them, and hooks on those, stay.
+        The names of the replaced modules. Their parents, and hooks on the parents, don't change.
     """
     clipped = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.ReLU6)}
     for name, module in clipped.items():
@@ -79,10 +79,10 @@ def replace_relu6(model: nn.Module) -> list[str]:
 
 
 def restore_relu6(model: nn.Module, names: Iterable[str]) -> None:
-    """Put ReLU6 back at ``names``, which clips equalized channels at the wrong level.
+    """Put ReLU6 back at ``names``; it then clips equalized channels at the wrong level.
 
-    The published code of BRECQ and QDrop does so when it wraps the blocks of MobileNetV2, a plausible cause of the
-    0.18 % that FlexRound's appendix reports after equalization.
+    The published code of BRECQ and QDrop does this when it wraps MobileNetV2's blocks. This may explain the 0.18 %
+    that FlexRound's appendix reports after equalization.
     """
     for name in names:
         model.set_submodule(name, nn.ReLU6(inplace=True))
@@ -94,8 +94,8 @@ def equalize(
 ) -> None:
     """Rescale the channels between convolutions until their weight ranges are equal (Nagel et al. 2019, section 4.1).
 
-    Groups share convolutions, so they are visited in turn until no scale differs from 1 by more than a tolerance. The
-    model must have ReLU, not ReLU6.
+    Groups share convolutions, so sweeps over the groups repeat until all scales are within a tolerance of 1. The model
+    must have ReLU, not ReLU6.
     """
     for _ in range(_MAX_SWEEPS):
         change = max((_equalize_group(model, group, statistics) for group in groups), default=0.0)
@@ -108,11 +108,11 @@ def equalize(
 def absorb_high_biases(
     model: nn.Module, groups: Sequence[EqualizationGroup], statistics: MutableMapping[str, FoldedStatistics]
 ) -> None:
-    """Move the part of each bias that is almost always above zero to the next layer (Nagel et al. 2019, section 4.1.3).
+    """Move the almost surely positive part of each bias to the next layer (Nagel et al. 2019, section 4.1.3).
 
-    That part is c = max(0, beta - 3|gamma|) before a ReLU, where relu(x) = relu(x - c) + c for x >= c, and all of beta
-    where the next convolution follows directly. It comes after `equalize`, if that is done. A convolution without a
-    folded batch norm is a KeyError, because the distribution of its output is unknown.
+    Before a ReLU this part is c = max(0, beta - 3|gamma|), because relu(x) = relu(x - c) + c for x >= c. Without an
+    activation in between it is beta. Absorption comes after `equalize`, if both are used. KeyError: a convolution had
+    no batch norm, so that the distribution of its output is unknown.
     """
     for group in groups:
         for name, (conv, following) in zip(group.convs, itertools.pairwise(_convs(model, group)), strict=False):
@@ -139,9 +139,9 @@ def _equalize_group(
 
 
 def _scales(ranges: Tensor) -> Tensor:
-    """Return float64 (n - 1, C), the divisors that make all ranges (n, C) the geometric mean of their channel.
+    """Return the divisors, float64 (n - 1, C), that make all ranges (n, C) their channel's geometric mean.
 
-    They are 1 for a channel with an all-zero range, where nothing can be equalized.
+    Divisors are 1 for a channel with an all-zero range, which can't be equalized.
     """
     ranges = ranges.double()
     scales = (ranges / ranges.log().mean(0).exp()).cumprod(0)[:-1]
@@ -149,12 +149,12 @@ def _scales(ranges: Tensor) -> Tensor:
 
 
 def _convs(model: nn.Module, group: EqualizationGroup) -> list[Any]:
-    """Return the convolutions of a group: each mixes all channels, or is depthwise with one filter per channel."""
+    """Return a group's convolutions: each mixes all channels, or is depthwise with one filter per channel."""
     return [model.get_submodule(name) for name in group.convs]
 
 
 def _input_range(conv: nn.Conv2d) -> Tensor:
-    """Return (C_in,) the largest |w| that each input channel meets."""
+    """Return the largest |w| per input channel, (C_in,)."""
     return conv.weight.abs().amax((1, 2, 3) if conv.groups > 1 else (0, 2, 3))
 
 
@@ -172,7 +172,7 @@ def _scale_input(conv: nn.Conv2d, factor: Tensor) -> None:
 
 
 def _response(conv: nn.Conv2d, constant: Tensor) -> Tensor:
-    """Return (C_out,) what ``conv`` without its bias makes of an image of ``constant`` (C_in,), away from borders."""
+    """Return the output (C_out,) of ``conv`` without bias for an image of ``constant`` (C_in,), away from borders."""
     if conv.groups > 1:
         return conv.weight.sum((1, 2, 3)) * constant
     return conv.weight.sum((2, 3)) @ constant

@@ -1,6 +1,6 @@
-"""The formulas of ``quant/functions.py`` for float32 on a CPU, one pass over memory each way (``kernels.cpp``).
+"""The formulas of ``quant/functions.py`` for float32 on a CPU, one pass over memory per direction (``kernels.cpp``).
 
-Each function returns the value of its formula, differentiable, or None if there is no kernel for the inputs.
+Each function returns the differentiable value of its formula, or None if no kernel handles the inputs.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from flexround.quant.grid import Bound
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("kernels.cpp")
-# Nothing is contracted or reassociated: elements have the bits of the plain formulas.
+# No contraction, no reassociation: elements equal the plain formulas bit for bit.
 FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 
 
 @functools.cache
 def built() -> bool:
-    """Say whether the kernels can be used, after building and loading them; if not, log why in one line."""
+    """Build and load the kernels; return whether this worked. If not, log the reason in one line."""
     try:
         torch.ops.load_library(build())
     except (OSError, subprocess.CalledProcessError) as error:
@@ -39,11 +39,11 @@ def built() -> bool:
 
 
 def build() -> Path:
-    """Return the library of the kernels, compiled once for each PyTorch, in the user's cache, else beside Python.
+    """Return the kernels' library, compiled once per PyTorch version, in the user's cache, else next to Python.
 
     Raises:
-        OSError: no C++ compiler (``CXX``), or no place for it.
-        CalledProcessError: it can't compile the kernels.
+        OSError: no C++ compiler (``CXX``), or no writable directory for the library.
+        CalledProcessError: the compiler can't compile the kernels.
     """
     version = hashlib.sha256(SOURCE.read_bytes() + f"{torch.__version__} {FLAGS}".encode()).hexdigest()
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -64,20 +64,20 @@ def build() -> Path:
 
 
 def _writable(directory: Path) -> bool:
-    """Say whether files can be made in a directory, which may be missing."""
+    """Return whether files can be created in a directory; create it if it is missing."""
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
     return os.access(directory, os.W_OK)
 
 
 def fits(*inputs: Tensor) -> bool:
-    """Say whether all, of any shape, are of the type and device of the kernels; compilers trace the plain formulas."""
+    """Return whether kernels handle the inputs, any shape; never while a compiler traces the plain formulas."""
     alike = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in inputs)
     return alike and not torch.compiler.is_compiling() and built()
 
 
 def distance(x: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
-    """Return |x - x̂|, shape of ``x``; of several steps each is for a channel, or for each of its groups."""
+    """Return |x - x̂|, shape of ``x``; there is one step, or one per channel, or one per group of a channel."""
     if fits(x, step) and (is_dense(x) if step.numel() == 1 else x.is_contiguous() and _by_rows(step)):
         return torch.ops.flexround.distance(x, step, _tensor(low), _tensor(high))
     return None
@@ -100,28 +100,28 @@ def divide_round(
     low: Bound,
     high: Bound,
 ) -> Tensor | None:
-    """Return Ŵ, shape of ``weight``; s1 and s3 have a number for each output channel, or for each of its groups."""
+    """Return Ŵ, shape of ``weight``; s1 and s3 have one number, or one per output channel, or one per group of it."""
     if fits(weight, d1) and _by_rows(start, d3):
         return torch.ops.flexround.divide_round(weight, start, d1, d2, d3, d4, _tensor(low), _tensor(high))
     return None
 
 
 def add_round(weight: Tensor, v: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
-    """Return Ŵ, shape of ``weight`` and ``v``; s has a number for each output channel, or for each of its groups."""
+    """Return Ŵ, shape of ``weight`` and ``v``; s has one number, or one per output channel, or one per group of it."""
     if fits(weight, v) and _by_rows(step):
         return torch.ops.flexround.add_round(weight, v, step, _tensor(low), _tensor(high))
     return None
 
 
 def sigmoid_round(alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor | None:
-    """Return Ŵ, shape of ``alpha``; s1 has a number for each output channel, or for each of its groups."""
+    """Return Ŵ, shape of ``alpha``; s1 has one number, or one per output channel, or one per group of it."""
     if fits(alpha, step) and _by_rows(step):
         return torch.ops.flexround.sigmoid_round(alpha, floor, step, _tensor(low), _tensor(high))
     return None
 
 
 def rounding_regularizer(alpha: Tensor, beta: float) -> Tensor | None:
-    """Return the sum, shape ()."""
+    """Return the regularizer's sum over all weights, shape ()."""
     return torch.ops.flexround.rounding_regularizer(alpha, beta) if fits(alpha) else None
 
 
@@ -130,6 +130,6 @@ def _tensor(bound: Bound) -> Tensor:
 
 
 def _by_rows(step: Tensor, other: Tensor | None = None) -> bool:
-    """Say whether a step and another tensor have one number, or one for each channel, or for each of its groups."""
+    """Return whether a step and another tensor have one number, or one per channel, or one per group of a channel."""
     rows = 2 if step.ndim > 2 and step.shape[1] > 1 else 1
     return all(x is None or x.numel() in (1, x.shape[:rows].numel()) for x in (step, other))
