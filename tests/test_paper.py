@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import typing
 from collections import Counter
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from scipy.stats import false_discovery_control
 from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
-from flexround.results import cells, frames, grid, ranking, sample_sizes, table_csv
+from flexround.results import cells, evaluated, frames, grid, ranking, sample_sizes, table_csv
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE
-from flexround.results.render import document, figure_style, latex, leads, overview, terminal
+from flexround.results.render import budgets, document, figure_style, latex, leads, overview, terminal
 from flexround.settings import validation
+from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
 
@@ -180,6 +182,10 @@ def test_tables_of_real_follow_from_the_published_scores(tmp_path):
             text = frames.text(table_csv.of_cells(places[table.place].cells, {}, table, params.scale))
             assert text == (REFERENCE / f"{table.name}.csv").read_text()
             (tmp_path / f"real/{table.name}.csv").write_text(text)
+    figure, lines = params.figures[9], csv.DictReader((REFERENCE / "real-figure9.csv").read_text().splitlines())
+    for (task, checkpoint, recipe), line in zip(figure.runs(), lines, strict=True):
+        run = evaluated.read_run(Run("real", task, checkpoint, recipe, 0), tmp_path, [line["metric"]])
+        assert f"{run[line['metric']].value:.4f}" == line["value"]
     claims = validation.load(specs.Claims, params.scale.claims_file)
     text = frames.text(verdicts.judged(verdicts.compare(claims.claims, places), {}, claims))
     texts = (text, (REFERENCE / "real-claims.csv").read_text())
@@ -194,6 +200,20 @@ def test_tables_of_real_follow_from_the_published_scores(tmp_path):
     ]
     assert len(undecided) > 100
     assert all(one == other for one, other in undecided)
+
+
+def drawn_budgets(path):
+    """Draw the figure of budgets from its published points."""
+    kinds = typing.get_type_hints(budgets.Point)
+    lines = csv.DictReader((REFERENCE / "real-figure9.csv").read_text().splitlines())
+    points = [budgets.Point(**{name: kinds[name](value) for name, value in line.items()}) for line in lines]
+    figure_style.save(budgets.draw(points, loaded("real").figures[9].title, "real"), path)
+
+
+def test_the_readme_shows_the_published_budgets(tmp_path):
+    drawn_budgets(tmp_path / "budgets.png")
+    same = (tmp_path / "budgets.png").read_bytes() == (ROOT / "docs/figures/budgets.png").read_bytes()
+    assert same, 'draw it again: drawn_budgets(ROOT / "docs/figures/budgets.png")'
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from flexround.io.artifacts import read_json
 from flexround.results.evaluated import read_run
+from flexround.results.render import words
 from flexround.results.render.figure_style import METHOD_COLOURS, METHOD_MARKERS, new_figure, style
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -31,6 +32,7 @@ class Point(NamedTuple):
 
 X = {"iterations": "iterations for a block", "seconds": "CPU seconds"}
 Y = {"value": "", "error": "error / RTN's"}
+SECONDS = [25 * 2**power for power in range(16)]
 
 
 def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
@@ -71,12 +73,13 @@ def draw(points: Sequence[Point], title: str, scale: str) -> Figure:
 def _lines(axes: Axes, points: Sequence[Point], x: str, y: str) -> None:
     """Draw a line for each method on a logarithmic axis of budgets."""
     for index, method in enumerate(dict.fromkeys(point.method for point in points)):
-        own = sorted((point for point in points if point.method == method), key=lambda point: getattr(point, x))
+        own = sorted((point for point in points if point.method == method), key=lambda point: point.iterations)
         look = {"color": METHOD_COLOURS[index], "marker": METHOD_MARKERS[index], "markersize": 3, "linewidth": 1.2}
         axes.plot([getattr(point, x) for point in own], [getattr(point, y) for point in own], label=method, **look)
-    axes.set_xscale("log", base=2 if x == "iterations" else 10)
-    if x == "iterations":
-        ticks = sorted({point.iterations for point in points})
-        axes.set_xticks(ticks, list(map(str, ticks)), minor=False)
-    axes.set(xlabel=X[x], ylabel=Y[y] or points[0].metric)
+    axes.set_xscale("log", base=2)
+    ticks = sorted({point.iterations for point in points}) if x == "iterations" else SECONDS
+    low, high = axes.get_xlim()
+    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel=X[x], ylabel=Y[y] or words.of(points[0].metric))
     axes.grid(axis="y")
