@@ -22,6 +22,7 @@ from torch import Tensor
 from flexround.jobs import resolve
 from flexround.jobs.runs import ReconstructJob
 from flexround.machine import memory
+from flexround.models.surgery import attach
 from flexround.reconstruct import phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.phases import WeightPhase
@@ -71,6 +72,14 @@ def error(job: ReconstructJob, known: dict[int, Tensor]) -> float:
             hard = testing.block_error(work.blocks[index], held_out["full"], held_out["target"])
         found.append(hard / record["error_rtn"])
     return statistics.mean(found)
+
+
+def keep_only(kind: str) -> None:
+    """Quantize only the depthwise layers of a block, or only its other layers; the rest stays as it is."""
+    layers = attach.weight_layers
+    attach.weight_layers = lambda block: [
+        layer for layer in layers(block) if (getattr(layer, "groups", 1) > 1) == (kind == "depthwise")
+    ]
 
 
 def search(job: ReconstructJob, known: dict[int, Tensor]) -> dict[float, float]:
@@ -126,8 +135,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=256, help="of the calibration samples; the first ones")
     parser.add_argument("--iters", type=int, nargs="+", help="budgets; each begins at the best rate of the one before")
     parser.add_argument("--every", type=int, default=3, help="block is learned")
+    parser.add_argument("--layers", choices=("depthwise", "others"), help="that are quantized; all by default")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    if given.layers:
+        keep_only(given.layers)
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(given.threads)
     memory.keep_freed_memory()
