@@ -141,7 +141,7 @@ report: $(INSTALLED) ## one HTML page of every table and figure that is there, r
 
 paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
 	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/paper.tex
-	cd results && for run in 1 2; do SOURCE_DATE_EPOCH=0 FORCE_SOURCE_DATE=1 pdflatex -halt-on-error -interaction=nonstopmode \
+	cd results && rm -f paper.aux paper.out paper.toc && for run in 1 2; do SOURCE_DATE_EPOCH=0 FORCE_SOURCE_DATE=1 pdflatex -halt-on-error -interaction=nonstopmode \
 		paper.tex > /dev/null || { tail -n 20 paper.log; exit 1; }; done
 	cd results && rm -f paper.aux paper.log paper.out paper.toc
 

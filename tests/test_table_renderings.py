@@ -43,7 +43,7 @@ def test_numbers_stand_beside_the_papers_and_the_scale_is_named(tmp_path: Path) 
     assert r"B + Strong & 4 / 32 & \bfseries 74.00 & \bfseries 74.00 \\" in fragment
     assert r"B + Third\_100\% & 4 / 32 & 10.00 & 10.00 \\" in fragment
     assert r"\multicolumn{2}{c}{Net\_18}" in fragment
-    assert "not the paper's numbers. Bold: best of its bits by more than the noise." in fragment
+    assert "Bold: best of its bits by more than the noise." in fragment
     assert "footnotesize" not in fragment, "no errata"
     assert fragment.count(r"\midrule") == 2
     assert f"\n{latex.FIT}\\begin{{tabular}}{{" in fragment
@@ -54,7 +54,7 @@ def test_numbers_stand_beside_the_papers_and_the_scale_is_named(tmp_path: Path) 
     assert re.search(r'<b>74.00</b>\s*<span class="paper">\(70.00\)</span>\s*</td>', page)
     assert 'class="delta"' not in page
     first, *rest = shown.splitlines()
-    assert first.startswith("Table 99: ours (paper). Scale: mini, with its own models and data")
+    assert first.startswith("Table 99: ours (paper). Scale mini: own models and data")
     assert rest[1].endswith("top-1/top-5")
     assert any(line.startswith("B + Strong") and "74.00*/74.00* (70.00/70.00)" in line for line in rest)
     assert shown.isascii()
@@ -63,7 +63,7 @@ def test_numbers_stand_beside_the_papers_and_the_scale_is_named(tmp_path: Path) 
 def test_html_of_a_comparable_scale_shows_differences(tmp_path: Path) -> None:
     complete(tmp_path, name="big")
     written = rendered(make(tmp_path, comparable=True), comparable=True)
-    assert all("Scale: big, a test." in each for each in written), "its budgets may not be the paper's"
+    assert all("Scale big: a test." in each for each in written), "its budgets may not be the paper's"
     page = written[1]
     cell = r'<b>74.00</b>\s*<span class="paper">\(70.00\)</span>\s*<span class="delta">.*?✗.*?\+4.00</span>'
     assert re.search(cell, page, re.DOTALL)

@@ -23,9 +23,9 @@ class Found(NamedTuple):
 
 
 def published_name(scale: Scale, name: str) -> str:
-    """Return the reference's name for a results file: tables are named by their series, other files by this module."""
+    """Return the reference's name for a results file; other series than the paper's begin each file's name."""
     series = scale.shows.tables
-    return name if series == "table" or name not in (*SHARED, SUMMARY, TOLERANCES, MADE) else f"{series}-{name}"
+    return name if series == "table" or name.startswith(series) else f"{series}-{name}"
 
 
 def find(root: Path, scale: Scale, name: str) -> Found:

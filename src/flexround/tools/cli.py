@@ -23,7 +23,8 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     """Parse the command line and run a tool; a FlexRoundError gives exit code 2 without a traceback."""
     arguments = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("onnx_ir").setLevel(logging.WARNING)  # it logs each constant that an export replaces
+    for name in ("onnx_ir", "fontTools"):  # they log each replaced constant and each table of a font
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         clone.check(flexround.__spec__, Path())
         run(arguments)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from flexround.io.artifacts import write_text
-from flexround.results.render import document, report_page
+from flexround.results.render import document, figure_style, report_page
 from flexround.settings import user_rows
 from flexround.settings.plan import Plan
 from flexround.tools import cli
@@ -31,6 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     if out.suffix == ".tex":
         figures = os.path.relpath(root / "results" / plan.scale.name, out.parent)
         write_text(out, document.source(root, plan, figures))
+        for name, figure in document.drawn(root, plan).items():
+            figure_style.save(figure, out.with_name(f"{name}.pdf"))
     else:
         write_text(out, report_page.render(root, plan, arguments.own))
     log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)

@@ -10,11 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flexround.io.artifacts import read_json
+from flexround.results import frames, published_results
 from flexround.results.evaluated import read_run
 from flexround.results.render import words
 from flexround.results.render.figure_style import METHOD_COLOURS, METHOD_MARKERS, new_figure, style
 from flexround.settings import layout
 from flexround.settings.layout import Run
+from flexround.settings.plan import Plan
 from flexround.settings.tables import Budgets
 
 
@@ -52,6 +54,17 @@ def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
             seconds = sum(block["cpu_seconds"] for block in blocks)
             points.append(Point(panel.title, method, count, panel.metric, trial.value, error, seconds))
     return points
+
+
+def published(root: Path, plan: Plan) -> dict[str, Figure]:
+    """Return the figures of budgets, computed in ``root``/results or published, by name."""
+    found = {}
+    for number in sorted(plan.figures):
+        figure = plan.params.figures[number]
+        file = published_results.find(root, plan.scale, f"figure{number}.csv").path
+        if isinstance(figure, Budgets) and (points := frames.load(file, Point)):
+            found[f"figure{number}"] = draw(points, figure.title, plan.scale.name)
+    return found
 
 
 def draw(points: Sequence[Point], title: str, scale: str) -> Figure:

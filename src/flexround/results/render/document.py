@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
-from flexround.io.artifacts import read_json, read_text
-from flexround.results import grid, published_results
-from flexround.results.render import latex
+from flexround.io.artifacts import read_json
+from flexround.results import published_results
+from flexround.results.claims import verdicts
+from flexround.results.claims.verdicts import JudgedClaim
+from flexround.results.render import budgets, latex, leads, overview
 from flexround.results.render.latex import escape
+from flexround.results.render.overview import Standing, standing
 from flexround.settings.layout import PARAMS
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
-from flexround.settings.tables import Table
 from flexround.settings.validation import read_yaml
 
 ORDER = PARAMS / "paper.yaml"
-PUBLISHED = "Published with this repository, not computed here."
+LEADS = "leads"
 
 
 class PaperPart(Strict):
@@ -40,43 +43,57 @@ def parts(names: Sequence[str]) -> tuple[PaperPart, ...]:
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
-    """Return the LaTeX document of all results in ``root``/results; its first page lists missing results.
+    """Return the LaTeX document of all results in ``root``/results; its first pages have the findings.
 
-    A missing table is replaced by the published table, with a note in its caption. ``figures`` is the directory of
-    figures, relative to the directory in which the document is compiled.
+    A missing table is replaced by the published table. ``figures`` is the directory of figures, relative to the
+    directory in which the document is compiled and which has the figures of :func:`drawn`.
     """
-    directory = root / "results" / plan.scale.name
+    directory, first = root / "results" / plan.scale.name, drawn(root, plan)
+    shown = {s.table.name: s for s in _standings(root, plan) if s.grid}
     names = [table.name for _, table in sorted(plan.params.tables.items())]
     names += [f"figure{number}" for number in sorted(plan.figures)]
-    made = {table.name: directory / f"{table.name}.tex" for table in plan.params.tables.values()}
-    tables = {name: read_text(path) for name, path in made.items() if path.exists()}
-    others = (table for table in plan.params.tables.values() if table.name not in tables)
-    published = {table.name: text for table in others if (text := _published(root, plan, table))}
-    tables |= published
-    missing = [name for name in names if name not in tables and not (directory / f"{name}.pdf").exists()]
+    made = {name for name in names if name in shown or name in first or (directory / f"{name}.pdf").exists()}
+    missing = [name for part in parts([name for name in names if name not in made]) for name in part.items]
+    claims = _claims(root, plan)
     return latex.LATEX.get_template("document.tex").render(
         scale=plan.scale,
         figures=figures,
         fit=latex.FIT,
-        parts=parts([name for name in names if name not in missing]),
+        first=list(first),
+        found=overview.sentences(verdicts.total(claims), verdicts.against_adaround(claims), list(shown.values())),
+        parts=parts([name for name in names if name in made and name not in first]),
         total=len(names),
-        tables=tables,
-        published=len(published),
-        missing=[name for part in parts(missing) for name in part.items],
+        tables={name: latex.render(s.grid, s.table, plan.scale, True) for name, s in shown.items() if s.grid},
+        titles={name: f"{s.table.title}: {s.table.caption.partition('. ')[0]}" for name, s in shown.items()},
+        published=sum(s.published for s in shown.values()),
+        missing=[_named(name) for name in missing],
         environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
-        named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),
+        named=_named,
         escape=escape,
     )
 
 
-def _published(root: Path, plan: Plan, table: Table) -> str | None:
-    """Return the published fragment of a table, with a note in its caption; None if the scale has none."""
-    path = published_results.find_published(root, plan.scale, f"{table.name}.csv")
-    if path is None:
-        return None
-    said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
-    return latex.render(grid.load(path), table, plan.scale).replace(r"\caption{", said, 1)
+def drawn(root: Path, plan: Plan) -> dict[str, Figure]:
+    """Return the figures of the first pages by name: FlexRound's leads over AdaRound, and published budgets."""
+    lines = verdicts.against_adaround(_claims(root, plan))
+    found = {LEADS: leads.draw(lines, "FlexRound against AdaRound in every cell", plan.scale.name)} if lines else {}
+    return found | budgets.published(root, plan)
+
+
+def _standings(root: Path, plan: Plan) -> list[Standing]:
+    """Return the status of each table, computed here or published."""
+    tables = [table for _, table in sorted(plan.params.tables.items())]
+    return [standing(table, *published_results.find(root, plan.scale, f"{table.name}.csv")) for table in tables]
+
+
+def _claims(root: Path, plan: Plan) -> list[JudgedClaim]:
+    return verdicts.load(published_results.find(root, plan.scale, "claims.csv").path, plan.scale)
+
+
+def _named(name: str) -> str:
+    """Return the name of a table or figure in text, such as ``Table~3``."""
+    return re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize()
 
 
 def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:

@@ -124,8 +124,8 @@ def sentences(
     found = []
     if judged := verdicts[HOLDS] + verdicts[FAILS] + verdicts[NOISE]:
         found.append(
-            f"The paper's claims amount to {judged} comparisons: {verdicts[HOLDS]} hold, {verdicts[FAILS]} do not, and "
-            f"{verdicts[NOISE]} are inside the noise."
+            f"Of {judged} comparisons that test the paper's claims, {verdicts[HOLDS]} hold, {verdicts[FAILS]} do not, "
+            f"and {verdicts[NOISE]} are inside the noise."
         )
     if verdicts[NOT_RUN]:
         found.append(f"{verdicts[NOT_RUN]} more were not run.")

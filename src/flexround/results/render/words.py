@@ -59,8 +59,8 @@ def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
 def scale_note(scale: ScaleFacts) -> str:
     """Return the sentence about the origin of the numbers; for the paper's networks it includes the budgets."""
     if scale.comparable:
-        return f"Scale: {scale.name}, {scale.description}."
-    return f"Scale: {scale.name}, with its own models and data instead of the paper's; not the paper's numbers."
+        return f"Scale {scale.name}: {scale.description}."
+    return f"Scale {scale.name}: own models and data, not the paper's."
 
 
 def absent(entry: Entry, missing: str) -> str:
