@@ -21,8 +21,9 @@ quoted = '$(subst ','\'',$(1))'
 
 .PHONY: help install test docs regress lint format lock plan pretrain rehearse report paper status findings evidence remote pull push verify clean
 
+## Start here
 help: ## show this list
-	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
+	@sed -nE 's/^## (.*)/\n\1/p; s/^([a-z%/.-]+):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 # Bytecode is compiled once here: without it the first imports take far longer.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -40,63 +41,45 @@ ifneq ($(strip $(EXTRAS)),$(strip $(shell cat .venv/extras 2>/dev/null)))
 $(INSTALLED): FORCE
 endif
 
-install: $(INSTALLED) ## create .venv from requirements.lock (EXTRAS="slurm s3": and what clusters and object storage need)
+install: $(INSTALLED) ## create .venv from requirements.lock: 1 minute, 7 GB (EXTRAS="slurm s3" for clusters, object storage)
 
 results/real%: SCALE = real
-results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, SEEDS=3, CHECKPOINTS=resnet18-brecq)
+results/%: $(INSTALLED) FORCE ## compute one file: results/table3.csv takes 4 to 12 minutes (SCALE=paper SEEDS=3 CHECKPOINTS=resnet18-brecq)
 	snakemake --cores all $@ --config scale=$(call quoted,$(SCALE)) \
 		$(if $(SEEDS),seeds=$(call quoted,$(SEEDS))) $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS))) $(CONFIG)
 
 FORCE:
 
-test: $(INSTALLED) ## run the tests, in two processes
+test: $(INSTALLED) ## run the tests in two processes: 10 minutes
 	python tests/halves.py
 
-docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
-	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
-	cp site/README.html site/index.html
-
-regress: $(INSTALLED) ## compare numbers with results/reference (ALL=1: every table that is there)
-	$(if $(ALL)$(filter mini,$(SCALE)),,$(error the runs of regress are those of mini; give ALL=1 with SCALE=$(SCALE)))
-	$(if $(ALL),,snakemake --cores all regress --config scale=mini)
-	python -m flexround.tools.regress --scale $(call quoted,$(SCALE)) $(if $(ALL),--all)
-
-lint: $(INSTALLED) ## ruff, snakefmt, mypy
-	ruff check .
-	ruff format --check .
-	snakefmt --check Snakefile workflow
-	mypy
-
-format: $(INSTALLED) ## apply the formatters
-	ruff check --fix .
-	ruff format .
-	snakefmt Snakefile workflow
-
-lock: ## pin the newest versions again
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--extra dev --constraint requirements-s3.in --upgrade --custom-compile-command "make lock" \
-		--output-file requirements.lock pyproject.toml
-	constraints="--constraint requirements.lock"; for extra in slurm s3; do \
-		uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-		$$constraints --upgrade --custom-compile-command "make lock" \
-		--output-file requirements-$$extra.lock requirements-$$extra.in || exit 1; \
-		constraints="$$constraints --constraint requirements-$$extra.lock"; done
-	$(BIN)/python tests/environment_yml.py > environment.yml
-
-plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3, or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1
+plan: $(INSTALLED) ## show what a table costs before anything runs (TABLE=3 or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1)
 	python -m flexround.tools.plan --scale $(call quoted,$(SCALE)) $(OWN) \
 		$(if $(ALL),--all,$(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))) \
 		$(if $(SEEDS),--seeds $(call quoted,$(SEEDS))) $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
-pretrain: $(INSTALLED) ## make mini's pretrained networks (params/networks) and their pins in params/sources.yaml again (CHECKPOINTS=...)
-	snakemake --cores all pretrain --config scale=worlds/pretraining.yaml $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS)))
-	python worlds/networks.py $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
+## Read results
+report: $(INSTALLED) ## write all results as one HTML page, results/report.html: seconds (SCALE=real)
+	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/report.html
 
-rehearse: $(INSTALLED) ## run all jobs of the paper's scale, or TABLE=7, on small files of this project (docs/run-at-scale.md)
-	snakemake --cores $(or $(CORES),all) \
-		$(if $(TABLE),results/rehearsal/table$(TABLE).csv,results/rehearsal/metrics.json results/rehearsal/report.html) \
-		$(if $(GPU),--resources gpu=$(GPU) --set-resources $(foreach rule,finetune gate reconstruct select evaluate,$(rule):gpu=1)) \
-		--config scale=rehearsal $(if $(SEEDS),seeds=$(call quoted,$(SEEDS))) $(CONFIG)
+paper: $(INSTALLED) ## write all results as one PDF, results/paper.pdf: seconds; needs LaTeX
+	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/paper.tex
+	cd results && rm -f paper.aux paper.out paper.toc && for run in 1 2; do SOURCE_DATE_EPOCH=0 FORCE_SOURCE_DATE=1 pdflatex -halt-on-error -interaction=nonstopmode \
+		paper.tex > /dev/null || { tail -n 20 paper.log; exit 1; }; done
+	cd results && rm -f paper.aux paper.log paper.out paper.toc
+
+docs: $(INSTALLED) ## build the site in site/: 1 minute; a broken link is an error
+	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
+	cp site/README.html site/index.html
+
+## Check and store results
+regress: $(INSTALLED) ## recompute cells of 15 tables and compare them with results/reference: 4 minutes (ALL=1: all computed tables)
+	$(if $(ALL)$(filter mini,$(SCALE)),,$(error the runs of regress are those of mini; give ALL=1 with SCALE=$(SCALE)))
+	$(if $(ALL),,snakemake --cores all regress --config scale=mini)
+	python -m flexround.tools.regress --scale $(call quoted,$(SCALE)) $(if $(ALL),--all)
+
+verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
+	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
 # DVC remembers which files it has looked at. A killed run leaves half a list, and the next one then skips the rest and
 # reports success: so each pull and push starts with an empty list, in a directory of its own.
@@ -114,7 +97,7 @@ ifneq ($(REMOTE),)
 endif
 
 # make before 4.4 exports nothing to $(shell).
-pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (docs/storage.md), from REMOTE=directory or URL
+pull: remote ## fetch published results (REMOTE=directory or URL, ENTRIES="task@squad table@12"; docs/storage.md)
 	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
 	dvc fetch $(STORED)
 	python -m flexround.tools.dvc_cache $(STORED)
@@ -124,7 +107,7 @@ pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (d
 	snakemake --cores all --until fetch --config scale=$(call quoted,$(SCALE))
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
-push: remote verify ## publish results, all or ENTRIES="table@12", that are complete, current and whole; then commit dvc.lock
+push: remote verify ## publish complete results, all or ENTRIES="table@12"; then commit dvc.lock
 	$(if $(shell grep -F $(call quoted,results/$(basename $(notdir $(SCALE)))/) dvc.yaml),,$(error dvc.yaml stores nothing of the \
 	scale $(SCALE), so nothing of it would be published; leave SCALE out, or write a dvc.yaml for it))
 	@snakemake --dry-run $(if $(ENTRIES),$$(python -m flexround.tools.snakemake_records goals $(ENTRIES))) --config scale=$(call quoted,$(SCALE)) | tee /dev/stderr | grep -q "Nothing to be done" \
@@ -133,27 +116,48 @@ push: remote verify ## publish results, all or ENTRIES="table@12", that are comp
 	dvc commit --force --no-relink $(STORED)
 	dvc push $(STORED)
 
-verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
-	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
-
-report: $(INSTALLED) ## one HTML page of every table and figure that is there, results/report.html (SCALE=paper)
-	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/report.html
-
-paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
-	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/paper.tex
-	cd results && rm -f paper.aux paper.out paper.toc && for run in 1 2; do SOURCE_DATE_EPOCH=0 FORCE_SOURCE_DATE=1 pdflatex -halt-on-error -interaction=nonstopmode \
-		paper.tex > /dev/null || { tail -n 20 paper.log; exit 1; }; done
-	cd results && rm -f paper.aux paper.log paper.out paper.toc
-
-status: $(INSTALLED) ## the status of all tables in docs/results.md, and its figure, from results/reference
-	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
-
-findings: $(INSTALLED) ## the table of findings in README.md from results/reference
-	python -m flexround.tools.readme findings --scale real --page README.md
-
-evidence: $(INSTALLED) ## the first table of docs/results.md from results/reference/real1.csv
-	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png
-
-clean: ## remove everything computed here, downloads included; .venv stays
+clean: ## delete all computed results and downloads; .venv stays
 	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +
 	rm -rf logs .jobs .state .snakemake
+
+## Change the project
+lint: $(INSTALLED) ## check with ruff, snakefmt and mypy: 1 minute
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow
+	mypy
+
+format: $(INSTALLED) ## apply the formatters
+	ruff check --fix .
+	ruff format .
+	snakefmt Snakefile workflow
+
+lock: ## pin the newest versions of all packages
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--extra dev --constraint requirements-s3.in --upgrade --custom-compile-command "make lock" \
+		--output-file requirements.lock pyproject.toml
+	constraints="--constraint requirements.lock"; for extra in slurm s3; do \
+		uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		$$constraints --upgrade --custom-compile-command "make lock" \
+		--output-file requirements-$$extra.lock requirements-$$extra.in || exit 1; \
+		constraints="$$constraints --constraint requirements-$$extra.lock"; done
+	$(BIN)/python tests/environment_yml.py > environment.yml
+
+rehearse: $(INSTALLED) ## run the jobs of the paper's scale, all or TABLE=7, on small files: 16 minutes with SEEDS=1 (docs/run-at-scale.md)
+	snakemake --cores $(or $(CORES),all) \
+		$(if $(TABLE),results/rehearsal/table$(TABLE).csv,results/rehearsal/metrics.json results/rehearsal/report.html) \
+		$(if $(GPU),--resources gpu=$(GPU) --set-resources $(foreach rule,finetune gate reconstruct select evaluate,$(rule):gpu=1)) \
+		--config scale=rehearsal $(if $(SEEDS),seeds=$(call quoted,$(SEEDS))) $(CONFIG)
+
+pretrain: $(INSTALLED) ## train mini's pretrained networks again, with their pins (CHECKPOINTS=...)
+	snakemake --cores all pretrain --config scale=worlds/pretraining.yaml $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS)))
+	python worlds/networks.py $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
+
+status: $(INSTALLED) ## write the status of all tables and its figure into docs/results.md
+	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
+
+findings: $(INSTALLED) ## write the table of findings into README.md
+	python -m flexround.tools.readme findings --scale real --page README.md
+
+evidence: $(INSTALLED) ## write the first table of docs/results.md
+	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png
