@@ -16,6 +16,7 @@ from scipy.stats import false_discovery_control
 from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
+from flexround.jobs.tables import entrants
 from flexround.results import cells, evaluated, frames, grid, ranking, sample_sizes, table_csv
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE
@@ -185,6 +186,11 @@ def test_tables_of_real_follow_from_the_published_scores(tmp_path):
             text = frames.text(table_csv.of_cells(places[table.place].cells, {}, table, params.scale))
             assert text == (REFERENCE / f"{table.name}.csv").read_text()
             (tmp_path / f"real/{table.name}.csv").write_text(text)
+    shown = [table for number, table in params.tables.items() if number not in (3, 9)]
+    ranked = [cell for table in shown for cell in places[table.place].cells]
+    runs = [run for number, table in params.tables.items() for run in Plan(params).table_runs(number)]
+    text = frames.text(ranking.rank(ranked, entrants(Plan(params), runs), "real"))
+    assert text == (REFERENCE / "real-ranking.csv").read_text()
     figure, lines = params.figures[9], csv.DictReader((REFERENCE / "real-figure9.csv").read_text().splitlines())
     for (task, checkpoint, recipe), line in zip(figure.runs(), lines, strict=True):
         run = evaluated.read_run(Run("real", task, checkpoint, recipe, 0), tmp_path, [line["metric"]])

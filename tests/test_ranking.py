@@ -150,3 +150,17 @@ def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:
     assert "What leads on small networks may not lead on large ones." in visible(page)
     shown = readme.ranking_table(frames.load(path, ranking.Line)).splitlines()
     assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in shown
+
+
+def test_a_run_at_equal_iterations_replaces_its_methods_own(tmp_path: Path) -> None:
+    complete(tmp_path)
+    found = cells.collect(TABLE, scope(tmp_path))
+    strong, third = (next(cell for cell in found if cell.run.recipe == name) for name in ("strong", "third"))
+    run = dataclasses.replace(strong.run, recipe="strong-equal")
+    equal = dataclasses.replace(strong, run=run, trials=third.trials, compare=False)
+    lines = frames.lines(ranking.rank([*found, equal], ENTRANTS, "mini"), ranking.Line)
+    leads = {(line.by, line.method): line.leads for line in lines}
+    assert leads["all", "Strong"] == 1
+    assert leads["equal iterations", "Strong"] == 0
+    assert leads["equal iterations", "Weak"] == 1
+    assert not ranking.at_equal_iterations(ranking.contests(found, ENTRANTS), found)

@@ -3,7 +3,8 @@
 A *cell* is one metric of a network on a task. It fixes the setting (B or Q), number of bits, kind of grid, precision of
 first and last layer, number of calibration samples and preprocessing. Its *methods* are roundings with their options:
 all compared rows in the scale's tables, own rows included. A run that several tables show counts once. If a table
-prints several metrics in one place, such as top-1/top-5, the first metric counts.
+prints several metrics in one place, such as top-1/top-5, the first metric counts. Where a method also ran with as many
+iterations as FlexRound (recipes ``*-equal``), a second ranking of all cells takes these runs instead.
 
 All pairs of methods in a cell are compared by the tables' test (``paired.difference``). Benjamini and Hochberg's method
 adjusts the p values for all pairs of the scale. One method is better than another if the adjusted p value is below 0.05
@@ -25,7 +26,8 @@ from flexround.results.claims.specs import budget_key
 from flexround.results.paired import Lead, adjusted, between
 from flexround.results.render.overview import family_of
 
-ALL, FAMILY, SETTING = "all", "family", "setting"
+ALL, EQUAL, FAMILY, SETTING = "all", "equal iterations", "family", "setting"
+AT_EQUAL = "-equal"  # end of the recipes with as many iterations as FlexRound
 LEADS, SHARES, LOSES, LEFT_OUT = OUTCOMES = ["leads", "shares", "loses", "left_out"]
 Entrant = tuple[str, str, str]  # method, setting with bits, and the cell's identity without the metric
 Contest = dict[str, Cell]  # the methods of a cell
@@ -34,7 +36,7 @@ Contest = dict[str, Cell]  # the methods of a cell
 class Line(NamedTuple):
     """A line of ``ranking.csv``: a method in all cells of a scale, of a family, or of a setting."""
 
-    by: str  # all, family or setting
+    by: str  # all, equal iterations, family or setting
     group: str  # all, the family, or the setting with its bits, such as "Q W4A8"
     method: str
     unbeaten: str  # percent of the method's cells that it doesn't lose; a group is sorted by it
@@ -56,6 +58,16 @@ def contests(cells: Sequence[Cell], entrants: Mapping[str, Entrant]) -> list[Con
     return [contest for contest in found.values() if len(contest) > 1]
 
 
+def at_equal_iterations(found: Sequence[Contest], cells: Sequence[Cell]) -> list[Contest]:
+    """Return the contests with the runs at equal iterations instead of their methods' own; none without such runs."""
+    equal = {(budget_key(cell.run), cell.metric): cell for cell in cells if cell.run.recipe.endswith(AT_EQUAL)}
+    swapped = [
+        {method: equal.get((budget_key(cell.run) + AT_EQUAL, cell.metric), cell) for method, cell in contest.items()}
+        for contest in found
+    ]
+    return swapped if swapped != list(found) else []
+
+
 def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
     """Return the outcome of each method of each contest.
 
@@ -72,7 +84,7 @@ def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
 
 
 def rank(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -> pd.DataFrame:
-    """Return the ranking of a scale: in all cells, then by family, then by setting and bits.
+    """Return the ranking of a scale: in all cells, at equal iterations, by family, and by setting and bits.
 
     Raises:
         InputError: see :func:`judge`.
@@ -83,6 +95,8 @@ def rank(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -> 
         family, setting = family_of([run.task, run.checkpoint]), entrants[budget_key(run)][1]
         groups = ((ALL, ALL), (FAMILY, family), (SETTING, setting))
         lines += [(*group, *outcome) for group, outcome in itertools.product(groups, outcomes.items())]
+    for outcomes in judge(at_equal_iterations(found, cells)):
+        lines += [(EQUAL, EQUAL, *outcome) for outcome in outcomes.items()]
     of = pd.DataFrame(lines, columns=["by", "group", "method", "outcome"]).value_counts().unstack(fill_value=0)
     of = of.reindex(columns=OUTCOMES, fill_value=0).reset_index().assign(scale=scale)
     of["cells"] = of[LEADS] + of[SHARES] + of[LOSES]
