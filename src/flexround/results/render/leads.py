@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from flexround.errors import InputError
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, Judgement
-from flexround.results.render.figure_style import BLUE, GREY, ORANGE, link, new_figure, style
+from flexround.results.render.figure_style import BLUE, GREY, ORANGE, new_figure, style
 
 VERDICTS = {  # words, colour and marker of each verdict
     HOLDS: ("better", BLUE, "o"),
@@ -23,10 +23,10 @@ SPREAD = 0.5  # share of a table's height over which its points are spread, to k
 GOLDEN = 0.618
 
 
-def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[str] = ()) -> Figure:
+def draw(lines: Sequence[Judgement], title: str, scale: str) -> Figure:
     """Draw one line of points for each table, with the counts of better, worse and points inside the noise.
 
-    ``lines`` compare FlexRound with AdaRound; points link to ``sheets`` of the report, if given.
+    ``lines`` compare FlexRound with AdaRound.
 
     Raises:
         InputError: there are no comparisons.
@@ -46,7 +46,6 @@ def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[st
             own = [line.verdict == verdict for line in lines]
             look = {"s": 16, "color": colour, "marker": marker, "linewidths": 1, "alpha": 0.6, "label": words}
             axes.scatter(x[own], y[own], **look)
-        link(axes, x, y, sheets)
         _count(axes, lines, shown)
         axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
         axes.set_yticks(range(len(shown)), [place.capitalize() for place in shown])
