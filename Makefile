@@ -146,13 +146,13 @@ paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.p
 	cd results && rm -f paper.aux paper.log paper.out paper.toc
 
 status: $(INSTALLED) ## the status of all tables in docs/results.md, and its figure, from results/reference
-	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
+	python -m flexround.tools.readme status
 
 findings: $(INSTALLED) ## the table of findings in README.md from results/reference
-	python -m flexround.tools.readme findings --scale real --page README.md
+	python -m flexround.tools.readme findings
 
 evidence: $(INSTALLED) ## the first table of docs/results.md from results/reference/real1.csv
-	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png
+	python -m flexround.tools.readme evidence
 
 clean: ## remove everything computed here, downloads included; .venv stays
 	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +

@@ -1,15 +1,12 @@
 """All tables and figures as one LaTeX document in the paper's order."""
 
-import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexround.io.artifacts import read_json, read_text
+from flexround.io.artifacts import read_text
 from flexround.results import grid, published_results
 from flexround.results.render import latex
 from flexround.results.render.latex import escape
@@ -63,7 +60,6 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         tables=tables,
         published=len(published),
         missing=[name for part in parts(missing) for name in part.items],
-        environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
         named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),
         escape=escape,
@@ -77,11 +73,3 @@ def _published(root: Path, plan: Plan, table: Table) -> str | None:
         return None
     said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
     return latex.render(grid.load(path), table, plan.scale).replace(r"\caption{", said, 1)
-
-
-def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
-    """Return the environments in which the scale's numbers were evaluated, with the number of runs in each."""
-    evaluated = sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json"))
-    found = (read_json(path)["environment"] | {"date": None} for path in evaluated)
-    counts = Counter(json.dumps(environment, sort_keys=True) for environment in found)
-    return [{"runs": count, **json.loads(environment)} for environment, count in counts.items()]

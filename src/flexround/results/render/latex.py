@@ -34,7 +34,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     r"""Return a table as a LaTeX fragment for ``\input``.
 
     Raises:
-        SettingsError: the spec's rows or descriptive columns don't match the CSV.
+        SettingsError: a row has more or fewer descriptive cells than the table has headers.
     """
     marks = legend(grid, partial=_superscript(DAGGER), missing="---")
     return LATEX.get_template("table.tex").render(
@@ -58,8 +58,6 @@ def escape(text: str) -> str:
 def _groups(grid: TableGrid, table: Table) -> list[tuple[str, list[list[str]]]]:
     """Return groups of rows, each with the rule above it: a short rule within a section shown in the first column."""
     rows = table.rows()
-    if rows and len(rows) != len(grid.rows):
-        raise SettingsError(f"{table.place}: {len(rows)} rows in params/tables, {len(grid.rows)} in the CSV")
     inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in grid.columns)}}}"
     groups, section = [], ""
     for lines in grid.groups:

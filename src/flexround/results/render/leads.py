@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flexround.errors import InputError
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, Judgement
 from flexround.results.render.figure_style import BLUE, GREY, ORANGE, new_figure, style
 
@@ -27,12 +26,7 @@ def draw(lines: Sequence[Judgement], title: str, scale: str) -> Figure:
     """Draw one line of points for each table, with the counts of better, worse and points inside the noise.
 
     ``lines`` compare FlexRound with AdaRound.
-
-    Raises:
-        InputError: there are no comparisons.
     """
-    if not lines:
-        raise InputError("claims.csv compares FlexRound with AdaRound nowhere; make the tables, then the claims again")
     shown = places(line.place for line in lines)
     offsets = [SPREAD * (number * GOLDEN % 1 - 0.5) for number in range(len(lines))]  # from the table's line
     x = np.array([multiple(line.margin, line.noise) for line in lines])
