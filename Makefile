@@ -154,10 +154,10 @@ pretrain: $(INSTALLED) ## train mini's pretrained networks again, with their pin
 	python worlds/networks.py $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
 status: $(INSTALLED) ## write the status of all tables and its figure into docs/results.md
-	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
+	python -m flexround.tools.readme status
 
 findings: $(INSTALLED) ## write the table of findings into README.md
-	python -m flexround.tools.readme findings --scale real --page README.md
+	python -m flexround.tools.readme findings
 
 evidence: $(INSTALLED) ## write the first table of docs/results.md
-	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png
+	python -m flexround.tools.readme evidence

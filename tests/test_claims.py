@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 from stage_calls import call
 from table_runs import (
-    METRICS,
     OF_RUNS,
     Q_W8A8,
     RECIPES,
@@ -37,12 +36,11 @@ from flexround.results.cells import Scope
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE
 from flexround.settings import validation
-from flexround.settings.layout import PARAMS, ROOT, Run
+from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.plan import Plan
 from flexround.settings.validation import validate
 
 PAIR = ("strong", "weak")
-N18 = "ResNet-18"
 SPEC = validation.load(specs.Claims, PARAMS / "claims.yaml")
 MISTAKES = frames.load(paper_numbers.ERRATA, paper_numbers.Erratum)
 BOUNDS = specs.Claims(claims={}, equal_points=0.5, equal_percent=1)
@@ -88,10 +86,8 @@ def reference(name: str) -> str:
         ({}, 1.0, 0.5, 0.06, NOISE),  # the test disagrees
         ({}, 1.0, 0.5, None, HOLDS),  # nothing to test
         ({}, 0.0, 0.0, 1.0, NOISE),  # a tie
-        ({}, 9.0, float("inf"), None, NOISE),
         ({"within": {"top1": 2}}, -1.0, 0.5, 0.9, HOLDS),  # p is of no difference at all
         ({"within": {"top1": 2}}, -1.8, 0.5, 0.01, NOISE),
-        ({"within": {"top1": 2}}, -2.6, 0.5, 0.01, FAILS),
         ({"similar": {"top1": 0.3}}, -0.1, 0.1, 1.0, HOLDS),
         ({"similar": {"top1": 0.3}}, 0.1, 0.5, 1.0, NOISE),
         ({"similar": {"top1": 0.3}}, -1.0, 0.5, 0.01, FAILS),
@@ -144,7 +140,6 @@ def test_perplexities_are_compared_in_percent_lower_is_better(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("margin", "noise", "p", "metric", "apart", "outcome"),
     [
-        ("-1.00", "0.80", "0.0100", "top1", 1.8, "worse"),
         ("0.30", "0.10", "0.0010", "top1", 0.4, "better"),  # within the bound, but there
         ("-0.30", "0.20", "0.0500", "matthews", 0.5, "equal within 0.5 points"),  # the test disagrees with the interval
         ("-0.30", "0.20", "0.2000", "top1", 0.5001, "undecided, at most 0.6 points apart"),
@@ -186,38 +181,15 @@ def test_claims_compare_and_the_paper_supports_what_is_published() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "metrics"),
-    [({}, [*METRICS]), ({"metrics": ["top5"]}, ["top5"]), ({"within": {"top1": 1}}, ["top1"])],
-)
-def test_metrics_and_bounds_narrow_a_claim_down(tmp_path: Path, changes: dict[str, object], metrics: list[str]) -> None:
-    assert [line["metric"] for line in judged(tmp_path, claim(**changes))] == metrics
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"places": ["table 98"]}, r"it: place 'table 98' \(did you mean 'table 99'"),
-        ({"pairs": [("strng", "weak")]}, "none of its cells"),
         ({"columns": ["Net_19"]}, "none of its cells"),
-        ({"within": {"top1": 1}, "similar": {"top1": 1}}, "only one of them"),
     ],
 )
 def test_a_claim_about_nothing_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         judged(tmp_path, claim(**changes))
-
-
-def test_the_file_of_a_claim_about_nothing_is_named(tmp_path: Path) -> None:
-    with contextlib.chdir(tmp_path):
-        path = Path(resolve.job(Plan(loaded("real")), "claims").file)
-        path.write_text(path.read_text().replace('"real 1"', '"real 99"', 1))
-        with pytest.raises(SettingsError, match=r"^claims-real\.yaml: joint-s1-beats-adaround: place 'real 99'"):
-            call("claims", path)
-
-
-def test_a_bad_bound_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"equal_points = 0"):
-        validate(specs.Claims, SPEC.model_dump() | {"equal_points": 0}, "claims.yaml")
 
 
 @pytest.mark.parametrize("name", SPEC.claims)
@@ -246,15 +218,6 @@ def test_flexround_is_compared_with_adaround_wherever_both_stand(scale: str, lea
     claimed = {(one.run, one.metric) for one, other in pairs if "adaround" in other.run.recipe}
     assert len(both) >= least
     assert {both[run] for run in both.keys() - claimed if not run[1].startswith("top1_")} <= unclaimed
-
-
-def test_figure_7_has_sizes_that_the_paper_lacks() -> None:
-    params = loaded("mini")
-    figures = params.scale.figures.model_copy(update={"sample_sizes": (16,)})
-    found, printed = figure7(params._replace(scale=params.scale.model_copy(update={"figures": figures})))
-    recipes = {cell.run.recipe for cell in found if cell.key not in printed}
-    assert recipes == {"b-flexround-w4-n16", "b-adaround-w4-n16"}
-    assert found[0].run == Run("mini", "imagenet", "mobilenetv2-torchvision", "b-adaround-w4-n2048", 0)
 
 
 # errata
@@ -298,12 +261,7 @@ def test_an_incomplete_table_or_figure_is_not_run(tmp_path: Path) -> None:
     few = {name: value for name, value in params.scale.checkpoints.items() if name != "bert-large"}
     lacking = params._replace(scale=params.scale.model_copy(update={"checkpoints": few}))
     selected = {"checkpoints": "bert-base"}
-    for plan, places in (
-        (Plan(params), {"figure 7", "table 12"}),
-        (Plan(params, selected), {"table 12"}),
-        (Plan(lacking), {"figure 7"}),
-        (Plan(lacking, selected), set()),
-    ):
+    for plan, places in ((Plan(params, selected), {"table 12"}), (Plan(lacking), {"figure 7"})):
         with contextlib.chdir(tmp_path):
             call("claims", resolve.job(plan, "claims").file)
         lines = csv.DictReader((tmp_path / "results/mini/claims.csv").read_text().splitlines())

@@ -12,7 +12,6 @@ from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import save, svg
 from flexround.results.render.shifts import Shifts, draw
 
-SAID = {"3.0": "A <b>", "3.1": "B"}
 SIZES = Axis("calibration samples", "top-1 accuracy (%)", sizes=True)
 
 
@@ -65,11 +64,10 @@ def test_figure5_reaches_far_and_its_title_is_whole() -> None:
 
 
 def test_figure6_has_a_row_and_one_vertical_axis_for_each_model() -> None:
-    methods = ["AdaRound", "AdaQuant", "FlexRound"]
-    figure = draw([shifts(model, method=method) for model in ("A", "B") for method in methods], "Grid shifts", "mini")
-    for row in (figure.axes[:3], figure.axes[3:]):
-        assert len({axes.get_ylim() for axes in row}) == 1
-        assert [axes.get_title().split(":")[0] for axes in row] == methods
+    panels = [shifts(model, method=method) for model in ("A", "B") for method in ("AdaRound", "FlexRound")]
+    axes = draw(panels, "Grid shifts", "mini").axes
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert [each.get_title().split(":")[0] for each in axes] == ["AdaRound", "FlexRound"] * 2
 
 
 def test_lines_of_sizes_stand_beside_the_paper_with_their_seeds() -> None:
@@ -81,26 +79,20 @@ def test_lines_of_sizes_stand_beside_the_paper_with_their_seeds() -> None:
         assert curves.seeds([[60.0] * count for count in counts]).endswith(expected)
 
 
-def test_an_svg_links_its_points_and_is_the_same_every_time() -> None:
-    points = [
-        CurvePoint("net", "A", at, 70.0, 1.0, sheet) for at, sheet in (("4/4", "3.0"), ("3/3", "3.1"), ("2/2", ""))
-    ]
-    figure = curves.draw(points, Axis("bits"), "", "")
-    one, other = (svg(figure, "a plot", SAID) for _ in range(2))
+def test_an_svg_is_the_same_every_time_and_loads_nothing() -> None:
+    figure = curves.draw([CurvePoint("net", "A", at, 70.0, 1.0) for at in ("4/4", "3/3", "2/2")], Axis("bits"), "", "")
+    one, other = (svg(figure, "a plot") for _ in range(2))
     assert one == other
     assert one.startswith('<svg role="img" aria-label="a plot"')
-    assert one.count('<a xlink:href="#cell-') == 2
-    assert "<title>A &lt;b&gt;</title>" in one
     assert not re.search("xmlns|http", one)
-    ids, others = (set(re.findall(r'id="([^"]+)"', svg(figure, name, SAID))) for name in ("a plot", "another"))
+    ids, others = (set(re.findall(r'id="([^"]+)"', svg(figure, name))) for name in ("a plot", "another"))
     assert ids.isdisjoint(others)
 
 
 def test_equal_figures_are_equal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, epoch in (("a", "1"), ("b", "1000000000")):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)  # what matplotlib would write as the date
-        paths = (tmp_path / name / f"figure3.{kind}" for kind in ("pdf", "png"))
-        save(draw([shifts()], "Updates", "mini", 1.0), *paths)
+        save(draw([shifts()], "Updates", "mini"), *(tmp_path / name / f"figure3.{kind}" for kind in ("pdf", "png")))
     for suffix in (".pdf", ".png"):
         one, other = ((tmp_path / name / f"figure3{suffix}").read_bytes() for name in "ab")
         assert len(one) > 1000

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import re
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from flexround.jobs.tables import entrants
 from flexround.results import cells, evaluated, frames, grid, ranking, sample_sizes, table_csv
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE
-from flexround.results.render import budgets, document, figure_style, latex, leads, overview, terminal
+from flexround.results.render import budgets, document, figure_style, latex, leads, terminal
 from flexround.settings import validation
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
@@ -38,16 +37,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables 4 and 14, and a figure."""
     root = tmp_path_factory.mktemp("work")
     mini = root / "results/mini"
-    texts = {4: fill(root / "runs", OF_RUNS["table04"], Q_W8A8)}
-    texts[14] = settings_csv(14, PLAN.params)
     mini.mkdir(parents=True)
-    for number, text in texts.items():
-        (mini / f"table{number}.csv").write_text(text)
-        (mini / f"table{number}.tex").write_text(
-            latex.render(grid.load(io.StringIO(text)), PLAN.params.tables[number], PLAN.scale)
-        )
-    drawn = figure_style.new_figure(2, 1, "dot", "mini")
-    figure_style.save(drawn, mini / "figure3.pdf", mini / "figure3.png")
+    for number, text in ((4, fill(root / "runs", OF_RUNS["table04"], Q_W8A8)), (14, settings_csv(14, PLAN.params))):
+        table = PLAN.params.tables[number]
+        (mini / f"table{number}.tex").write_text(latex.render(grid.load(io.StringIO(text)), table, PLAN.scale))
+    figure_style.save(figure_style.new_figure(2, 1, "dot", "mini"), mini / "figure3.pdf")
     return root
 
 
@@ -56,28 +50,22 @@ def test_the_document_is_in_order_and_names_what_is_missing(root):
     tables = [item for item in ITEMS if item.startswith("table")]
     assert tables == sorted(tables, key=lambda name: int(name.removeprefix("table")))
     text = document.source(root, PLAN, "mini")
-    body = text[text.index(r"\tableofcontents") :]
+    first, body = text.split(r"\tableofcontents")
     captions = re.findall(r"\\label\{(tab:[^}]+)\}|\\includegraphics\{(\w+)\}", body)
     assert [next(filter(None, found)) for found in captions] == ["figure3", "tab:glue", "tab:glue-ft"]
     assert "Ablation" not in body, "a part with nothing in it"
-    assert body.count(r"\setcounter{table}") == 2
     assert r"\setcounter{table}{3}" in body
-    first = text[: text.index(r"\tableofcontents")]
     assert f"3 of {len(ITEMS)} tables and figures" in first
     assert "Table~3" in first
     assert "Table~4" not in first
     assert "own models and data, not the paper's" in first
-    assert document.source(root, PLAN, "mini") == text
     assert str(root) not in text
-    table = (root / "results/mini/table4.tex").read_text()
-    above = table[: table.index(r"\caption{")]
-    assert r"\setlength{\belowcaptionskip}{6pt}" in above, "a plain article has none: its captions stand below"
 
 
 def test_the_document_shows_published_tables_and_says_so(root, tmp_path):
     (tmp_path / "work/results").mkdir(parents=True)
     (tmp_path / "work/results/mini").symlink_to(root / "results/mini")
-    (tmp_path / "work/results/reference").symlink_to(ROOT / "results/reference")
+    (tmp_path / "work/results/reference").symlink_to(REFERENCE)
     text = document.source(tmp_path / "work", PLAN, "mini")
     tables = re.findall(r"\\caption\{(.*?)\\label\{(tab:[^}]+)\}", text, re.DOTALL)
     assert len(tables) == len(PLAN.params.tables)
@@ -91,36 +79,28 @@ def test_the_document_shows_published_tables_and_says_so(root, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX")
-def test_the_document_compiles_to_the_same_bytes(root, tmp_path):
-    source = tmp_path / "paper.tex"
+def test_the_document_compiles(root, tmp_path):
     (tmp_path / "mini").symlink_to(root / "results/mini")
-    source.write_text(document.source(root, PLAN, "mini"))
-    environment = os.environ | {"SOURCE_DATE_EPOCH": "0", "FORCE_SOURCE_DATE": "1"}  # as in the Makefile
-    found = []
-    for _ in range(3):  # the second run knows the contents
-        command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", source.name]
-        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
-        found.append(source.with_suffix(".pdf").read_bytes())
-    assert found[1] == found[2]
+    (tmp_path / "paper.tex").write_text(document.source(root, PLAN, "mini"))
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "paper.pdf").stat().st_size > 10_000
 
 
-def written(part, scale, page, figure, **more):
-    """Write a part of a page and its figure as `make` does, and return the page."""
-    options = {"scale": scale, "tables": REFERENCE, "page": page, "figure": figure} | more
-    stage.run(stage.parser().parse_args([part, *(f"--{name}={value}" for name, value in options.items())]))
-    return page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("part", "scale", "name"),
-    [("status", "mini", "docs/results.md"), ("evidence", "real", "docs/results.md"), ("findings", "real", "README.md")],
-)
-def test_pages_show_what_is_published(tmp_path, part, scale, name):
-    page, figure = tmp_path / "results.md", tmp_path / "figures/bits.png"
-    shutil.copy(ROOT / name, page)
-    shutil.copytree(ROOT / "docs/figures", figure.parent)
-    again = written(part, scale, page, figure)
-    assert again == (ROOT / name).read_text(), f"run: make {part}"
+@pytest.mark.parametrize("part", stage.PAGES)
+def test_pages_show_what_is_published(tmp_path, monkeypatch, part):
+    monkeypatch.chdir(tmp_path)
+    page = Path(stage.PAGES[part])
+    Path("docs/figures").mkdir(parents=True)
+    Path("results").mkdir()
+    Path("results/reference").symlink_to(REFERENCE)
+    published = (ROOT / page).read_text()
+    page.write_text(stage.replaced(published, part, "another table\n"))
+    stage.run(stage.parser().parse_args([part]))
+    assert page.read_text() == published, f"run: make {part}"
+    assert stage.LEADS.exists() == (part == "status")
+    with pytest.raises(InputError, match="0 places"):
+        stage.replaced("", part, "")
 
 
 def test_readme_and_results_say_what_is_published():
@@ -246,20 +226,9 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 """)
 
 
-def test_the_status_stands_between_its_markers_beside_the_leads(root, tmp_path):
-    page, claims, figure = tmp_path / "README.md", root / "results/mini/claims.csv", tmp_path / "f/leads.png"
-    begin, end = stage.MARKERS["status"]
-    page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
-    claims.write_text(CLAIMS)
-    shown = written("status", "mini", page, figure, tables=root / "results/mini")
-    assert (shown.split(begin)[0], shown.split(end)[1]) == ("above\n", "\nbelow\n")
-    lines = [line for line in shown.splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 + len(PLAN.params.tables)
-    assert lines[0] == "| table | about | status | cells | FlexRound best |"
-    assert "| 4 | GLUE | computed | 75 | 25 of 25 |" in lines
-    assert "| 3 | ImageNet | not run | -- | -- |" in lines
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    found = verdicts.against_adaround(verdicts.load(claims, PLAN.scale))
+def test_leads_are_drawn_in_multiples_of_the_noise(tmp_path):
+    (tmp_path / "claims.csv").write_text(CLAIMS)
+    found = verdicts.against_adaround(verdicts.load(tmp_path / "claims.csv", PLAN.scale))
     assert [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in found] == [
         ("table 2", 3.0, "holds"),
         ("table 10", -0.5, "inside the noise"),
@@ -270,38 +239,3 @@ def test_the_status_stands_between_its_markers_beside_the_leads(root, tmp_path):
     points = [(x, round(y)) for collection in axes.collections for x, y in collection.get_offsets()]
     assert sorted(points) == [(-leads.REACH, 1), (-0.5, 1), (3.0, 0)]
     assert "  0    1    1" in [text.get_text() for text in axes.texts]
-    with pytest.raises(InputError, match="nowhere"):
-        leads.draw([], "title", "mini")
-    claims.unlink()
-    page.write_text("nothing")
-    with pytest.raises(InputError, match="0 places"):
-        written("status", "mini", page, figure)
-
-
-def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
-    lines = ({"table": 3, "row": row, "group": 1, "best": 0, "delta": d} for row, d in enumerate(("0.10", "-9.00"), 1))
-    made = grid.of(frames.made(lines, grid.Entry._fields))
-    comparable = PLAN.scale.model_copy(update={"comparable": True})
-    text = stage.status_table([overview.Standing(PLAN.params.tables[3], made)], comparable)
-    assert "| FlexRound best | farthest from the paper |" in text
-    assert "| -- | -9.00 |" in text
-
-
-def test_evidence_names_the_best_and_shows_a_figure_that_exists(tmp_path):
-    page, figure = tmp_path / "README.md", tmp_path / "bits.png"
-    page.write_text("\n".join(["a", *stage.MARKERS["evidence"], "b"]))
-
-    def shown():
-        return written("evidence", "real", page, figure, tables=tmp_path)
-
-    with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
-        shown()
-    lines = [line | {"best": 0} for line in csv.DictReader((REFERENCE / "real1.csv").read_text().splitlines())]
-    (tmp_path / "real1.csv").write_text(frames.text(frames.made(lines, lines[0])))
-    assert "No value is the best of its column" in shown()
-    assert "![" not in page.read_text()
-    figure.write_bytes(b"figure")
-    (tmp_path / "real1.csv").write_text(frames.text(frames.made([*lines[:-1], lines[-1] | {"best": 1}], lines[0])))
-    assert "Bold: best of its column" in shown()
-    assert page.read_text().count(f"**{lines[-1]['value']}** |") == 1
-    assert "![Accuracy against bits](bits.png)" in page.read_text()

@@ -1,26 +1,20 @@
 """The ranking of roundings: what is a cell, what leads, shares and loses, and what is left out."""
 
 import contextlib
-import csv
 import dataclasses
-import re
 import shutil
 from argparse import Namespace
 from pathlib import Path
 
-import pytest
 from table_runs import OF_RUNS, Q_W8A8, TABLE, complete, fill, hits, loaded, scope, write, write_arrays
-from visible_text import visible
 
 from flexround.jobs import resolve
 from flexround.jobs import tables as job
 from flexround.results import cells, frames, ranking
-from flexround.results.render import report_page
 from flexround.settings import user_rows
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 from flexround.stages import show
-from flexround.tools import readme
 
 TRIO = ("weak", "strong", "third")
 ENTRANTS = {f"imagenet/net/{recipe}": (recipe.title(), "B W4", "the cell") for recipe in TRIO}
@@ -80,11 +74,10 @@ def test_a_cell_counts_once_and_the_ranking_is_sorted(tmp_path: Path) -> None:
     complete(tmp_path)
     found = cells.collect(TABLE, scope(tmp_path))
     again = [dataclasses.replace(cell, key=cell.key._replace(table=98)) for cell in found]
-    lines = list(csv.reader(frames.text(ranking.rank([*found, *again], ENTRANTS, "mini")).splitlines()))
-    assert lines[0] == list(ranking.Line._fields)
-    assert [line[:2] for line in lines[1::3]] == [["all", "all"], ["family", "ImageNet"], ["setting", "B W4"]]
-    assert lines[1] == ["all", "all", "Strong", "100.0", "1", "1", "0", "0", "0", "mini"]
-    assert lines[2] == ["all", "all", "Third", "0.0", "1", "0", "0", "1", "0", "mini"]
+    lines = frames.lines(ranking.rank([*found, *again], ENTRANTS, "mini"), ranking.Line)
+    assert [line[:2] for line in lines[::3]] == [("all", "all"), ("family", "ImageNet"), ("setting", "B W4")]
+    assert lines[0] == ("all", "all", "Strong", "100.0", 1, 1, 0, 0, 0, "mini")
+    assert lines[1] == ("all", "all", "Third", "0.0", 1, 0, 0, 1, 0, "mini")
 
 
 def test_the_first_metric_decides_where_the_second_one_says_else(tmp_path: Path) -> None:
@@ -112,44 +105,16 @@ def test_methods_of_a_cell_have_equal_grids_and_preprocessing() -> None:
     assert not [key for key in mini if key.endswith(("-tuned", "full-precision"))]
 
 
-@pytest.mark.parametrize(
-    ("own", "recipe", "method"),
-    [
-        ("own_rounding/my_rounding", "b-nudge-w4", "Nudge"),
-        ("equal_iterations", "b-flexround-w4-equal", "b-flexround-equal"),  # FlexRound is there
-    ],
-)
-def test_own_rows_take_part(own: str, recipe: str, method: str) -> None:
-    found = entrants("mini", str(ROOT / f"examples/{own}.yaml"))
-    plain = found["imagenet/resnet18-brecq/b-flexround-w4"]
-    assert found[f"imagenet/resnet18-brecq/{recipe}"] == (method, *plain[1:])
-    assert plain[0] == "FlexRound"
-
-
-def test_an_own_recipe_of_the_projects_rounding_has_its_own_name(tmp_path: Path) -> None:
-    """Also where its row comes first: the project's stands in table 11 alone."""
+def test_own_rows_take_part_under_names_of_their_own(tmp_path: Path) -> None:
+    """Also where the row comes first: the project's row stands in table 11 alone."""
     own = tmp_path / "own.yaml"
     own.write_text(
         "recipes: {mine-w4: {setting: B, rounding: adaquant-flexround, w_bits: 4}}\n"
         "rows: [{table: 2, recipe: mine-w4, method: Mine, bits: 4/32}]\n"
     )
-    found = entrants("mini", str(own))
-    network = "imagenet/resnet18-brecq"
-    assert found[f"{network}/mine-w4"][0] == "mine"
+    found, network = entrants("mini", str(own)), "imagenet/resnet18-brecq"
+    assert found[f"{network}/mine-w4"] == ("mine", *found[f"{network}/b-flexround-w4"][1:])
     assert found[f"{network}/b-adaquant-flexround-w4"][0] == "AdaQuantFlexRound"
-
-
-def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:
-    plan = Plan(loaded("mini"))
-    assert "make results/ranking.csv SCALE=mini" in report_page.render(tmp_path, plan)
-    complete(tmp_path / "results")
-    path = tmp_path / "results/mini/ranking.csv"
-    path.write_text(frames.text(ranking.rank(cells.collect(TABLE, scope(tmp_path / "results")), ENTRANTS, "mini")))
-    page = report_page.render(tmp_path, plan)
-    assert re.search(r'<tr data-family="ImageNet">\s*<td[^>]*>ImageNet</td>\s*<td[^>]*>Strong</td>', page)
-    assert "What leads on small networks may not lead on large ones." in visible(page)
-    shown = readme.ranking_table(frames.load(path, ranking.Line)).splitlines()
-    assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in shown
 
 
 def test_a_run_at_equal_iterations_replaces_its_methods_own(tmp_path: Path) -> None:

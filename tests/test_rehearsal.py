@@ -1,14 +1,12 @@
-"""The rehearsal has every table, figure and network of the paper's scale, made small; one table runs."""
+"""The rehearsal has every table, figure and network of the paper's scale, made small; one run is made."""
 
-import csv
-import sys
 from argparse import Namespace
 
 import pytest
-from project_copy import copy
-from published import Clone
+from stage_calls import Work
 
 from flexround.models import build
+from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
@@ -17,19 +15,6 @@ from flexround.tasks import protocol
 
 PAPER, SMALL = load_params("paper"), load_params("rehearsal")
 OF_SIZE = {"samples", "batch", "iters", "a_iters", "a_init_samples"}
-BRIEF = """
-name: brief
-extends: rehearsal
-shows: {tables: brief, published: false}
-tables:
-  - caption: One network of the paper.
-    descriptive: [Method, Bits]
-    columns: [{name: ResNet-18, task: imagenet, checkpoint: resnet18-brecq, metrics: [top1]}]
-    groups:
-      - {compare: false, rows: [{recipe: full-precision, method: Full-precision, bits: 32/32}]}
-      - {rows: [{recipe: q-flexround-w8a8, method: Q + FlexRound, bits: 8/8}]}
-    tolerance: {top1: 0.5}
-"""
 
 
 def test_all_of_the_paper_is_rehearsed_but_sizes_of_figure_7():
@@ -64,11 +49,15 @@ def test_every_network_is_that_of_its_file(name, tmp_path):
     assert finetune.import_source(job, model)["source"]["sha256"] == source.sha256
 
 
-def test_a_table_is_rehearsed(tmp_path):
-    project = Clone(copy(tmp_path))
-    (tmp_path / "brief.yaml").write_text(BRIEF)
-    command = "snakemake --cores 2 results/brief1.csv --config scale=brief.yaml"
-    project.run(sys.executable, "-m", *command.split())
-    rows = list(csv.DictReader((tmp_path / "results/brief1.csv").open()))
-    assert len(rows) == 2
-    assert all(row["value"] for row in rows)
+class Rehearsal(Work):
+    """The jobs of the rehearsal, with its own files instead of the small data sets of other tests."""
+
+    def data(self, task):
+        for name in (*self.params.scale.tasks[task].sources, *self.params.checkpoint("resnet18-brecq").sources):
+            self.do("fetch", name, out=layout.source_file(name))
+        return self.do("data", task, out=self.place("data_dir", task))
+
+
+def test_a_run_is_rehearsed(tmp_path):
+    metrics = Rehearsal("rehearsal", tmp_path, SMALL).metrics("imagenet", "resnet18-brecq", "q-flexround-w8a8")
+    assert metrics["n_examples"]["top1"] == 10

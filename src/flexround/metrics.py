@@ -1,7 +1,6 @@
 """Every metric that a task computes or a table names. A new metric needs a line here and code that computes it."""
 
 import dataclasses
-import math
 import re
 
 from flexround.errors import SettingsError, suggest
@@ -42,18 +41,10 @@ def of(name: str) -> Metric:
     return dataclasses.replace(found, name=name)
 
 
-def bounds(metric: Metric) -> tuple[float, float]:
-    """Return a metric's smallest and largest possible value: all metrics but perplexities are in percent."""
-    if metric.relative:
-        return 1.0, math.inf  # the exponential of a nonnegative mean
-    return (-100.0 if VARIANT.sub("", metric.name) in CORRELATIONS else 0.0), 100.0
-
-
-CORRELATIONS = ("matthews", "pearson", "spearman")  # can be negative
 PERCENT = (
     *("top1", "top5", "top1_photographs", "top1_validation", "acc", "acc_matched", "acc_mismatched", "f1", "em"),
     *("boolq", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"),
-    *("bleu", "unseen", "seen", "all", *CORRELATIONS),
+    *("bleu", "unseen", "seen", "all", "matthews", "pearson", "spearman"),
 )
 PERPLEXITIES = ("ppl", "perplexity")
 METRICS = {name: Metric(name) for name in PERCENT}

@@ -2,7 +2,7 @@
 
 import csv
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flexround.io.artifacts import read_json
 from flexround.settings.layout import REFERENCE
@@ -15,24 +15,17 @@ TOLERANCES = "tolerances.csv"  # for the published tables, read by `make regress
 MADE = "made.json"  # commit, date and machine of each published table
 
 
-class Found(NamedTuple):
-    """A results file of a scale, and whether it is the published file."""
-
-    path: Path
-    published: bool
-
-
 def published_name(scale: Scale, name: str) -> str:
     """Return the reference's name for a results file; other series than the paper's begin each file's name."""
     series = scale.shows.tables
     return name if series == "table" or name.startswith(series) else f"{series}-{name}"
 
 
-def find(root: Path, scale: Scale, name: str) -> Found:
-    """Return the CSV in ``results/SCALE`` if it was computed here, else the published CSV; both may be missing."""
+def find(root: Path, scale: Scale, name: str) -> tuple[Path, bool]:
+    """Return the CSV in ``results/SCALE`` or, if it wasn't computed here, the published CSV; and whether it is that."""
     computed = root / "results" / scale.name / name
     published = None if computed.exists() else find_published(root, scale, name)
-    return Found(published or computed, published is not None)
+    return published or computed, published is not None
 
 
 def made(root: Path, scale: Scale) -> dict[str, Any]:

@@ -21,19 +21,10 @@ from flexround.settings.tables import Table
 from flexround.tools import cli
 
 MOST = 100  # highest number of seeds to look for
-HEADER = [
-    "bits",
-    "section",
-    "column",
-    "metric",
-    "one",
-    "other",
-    "difference",
-    "95 % interval",
-    "p",
-    "examples",
-    "seeds",
-]
+HEADER = (
+    *("bits", "section", "column", "metric", "one", "other"),
+    *("difference", "95 % interval", "p", "examples", "seeds"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     lines = [_line(ones[key], others[key]) for key in ones if key in others]
     if not lines:
         raise InputError(f"{arguments.table}: nothing is evaluated of both rows yet; make results/{table.name}.csv")
-    sys.stdout.write(pd.DataFrame(lines, columns=HEADER).to_string(index=False) + "\n")
+    sys.stdout.write(pd.DataFrame(lines, columns=list(HEADER)).to_string(index=False) + "\n")
 
 
 def _row_cells(table: Table, name: str, scope: Scope) -> dict[tuple[str, ...], Cell]:

@@ -3,7 +3,6 @@
 Shapes come from the network's own code, run on tensors without memory.
 """
 
-import contextlib
 import functools
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from flexround.errors import InputError
 from flexround.models import blocks, build
 from flexround.models.surgery import attach
 from flexround.models.tensors import weightless
@@ -22,10 +20,7 @@ from flexround.tasks.protocol import Task
 
 Kind = Literal["images", "texts"]
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BOTH_WAYS = 3  # cost of a forward and a backward pass, in forward passes
-CACHES = 3  # full-precision input, quantized input, target
-STATES = 5  # caches on disk after a block: both inputs, both outputs, and the next block's first
 CACHE_PASSES = 2  # passes of all samples through a block: full-precision output, quantized output
 LOGITS = 2**28  # logits per batch of an evaluation
 
@@ -51,7 +46,6 @@ class BlockCost(NamedTuple):
     flop: int  # for a forward pass, 2 per multiply-add
     weights: int  # elements of the quantized weights
     layers: int  # number of quantized weight tensors
-    row: int  # elements of the output or the input, whichever is larger
 
 
 class NetworkCost(NamedTuple):
@@ -72,11 +66,10 @@ class NetworkCost(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The time, disk space and memory that a job needs."""
+    """The time and disk space that a job needs."""
 
     seconds: float  # on the GPU
     disk: float = 0  # bytes of the job's result
-    cache: int = 0  # bytes of one activation cache at the widest block boundary
 
 
 def _part(tokens: float | None, network: NetworkCost) -> float:
@@ -108,37 +101,24 @@ def reconstruction(size: Size, network: NetworkCost, recipe: Recipe, hyper: Hype
     return Need(
         network.seconds(rows * part, batches, hyper.precision, share),
         codes * (recipe.w_bits or 8) / 8 + 4 * (network.parameters - codes),
-        hyper.samples * max(block.row for block in network.blocks) * BYTES[hyper.cache_dtype],
     )
 
 
 def evaluation(size: Size, network: NetworkCost, precision: str, rows: int | None = None) -> Need:
     """Return the needs of an evaluation in a precision, on ``rows`` rows or on all rows of the task."""
     rows = size.evaluated if rows is None else rows
-    arithmetic, batches = (
-        rows * _part(size.mean, network),
-        rows / max(1, min(EVALUATED, LOGITS // max(1, network.logits))),
-    )
+    arithmetic = rows * _part(size.mean, network)
+    batches = rows / max(1, min(EVALUATED, LOGITS // max(1, network.logits)))
     if size.generated:  # a beam search computes few tokens per step: only launches count
         arithmetic, batches = 0, rows / size.prompts * size.generated
     return Need(network.seconds(arithmetic, batches, precision))
 
 
 def network(checkpoint: Checkpoint, task: Task) -> NetworkCost:
-    """Count a checkpoint's operations on the longest sample of a task; equal blocks are counted once.
-
-    Code that reads the values of tensors, such as the cut by structure, needs tensors in memory.
-    """
-    try:
-        return _counted(checkpoint, task, "meta")
-    except (InputError, RuntimeError):
-        return _counted(checkpoint, task, "cpu")
-
-
-def _counted(checkpoint: Checkpoint, task: Task, device: str) -> NetworkCost:
-    with weightless() if device == "meta" else contextlib.nullcontext():
-        model = build.architecture(checkpoint, task.head).to(device)
-    x = torch.zeros(1, *task.input_shape, dtype=getattr(torch, task.input_dtype), device=device)
+    """Count a checkpoint's operations on the longest sample of a task; equal blocks are counted once."""
+    with weightless():
+        model = build.architecture(checkpoint, task.head).to("meta")
+    x = torch.zeros(1, *task.input_shape, dtype=getattr(torch, task.input_dtype), device="meta")
     known: dict[tuple[object, ...], tuple[BlockCost, Tensor]] = {}
     counted = []
     for block in build.cut(checkpoint, model):
@@ -162,5 +142,4 @@ def _count(block: blocks.Block, x: Tensor) -> tuple[BlockCost, Tensor]:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         out = block(x, None)
     layers = [layer.weight.numel() for layer in attach.weight_layers(block)]  # type: ignore[operator]
-    sizes = sum(layers), len(layers), max(x.numel(), out.numel())
-    return BlockCost(counter.get_total_flops(), *sizes), out
+    return BlockCost(counter.get_total_flops(), sum(layers), len(layers)), out

@@ -137,9 +137,6 @@ def _costs(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
         f"on disk: checkpoints {weights:.1f} GiB, samples {samples:.1f} GiB, "
         f"quantized networks {quantized:.1f} GiB (packed codes)"
     )
-    cache = max((need.cache for need in needs.values()), default=0) / GIB
-    caches, state = cost.CACHES * cache, cost.STATES * cache
-    yield f"per job: activation caches up to {caches:.2f} GiB, resume state on disk up to {state:.2f} GiB"
 
 
 def _by_step(hours: dict[Output, float], family: dict[Output, str]) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""Write a table of README.md (findings) or of docs/results.md (evidence of the scale real, status of all tables)."""
+"""Write a table of README.md (findings) or of docs/results.md (evidence of the scale real, status of all tables).
+
+The tables come from results/reference.
+"""
 
 import argparse
-import logging
-import os
 import re
 import statistics
 from collections.abc import Iterable
@@ -11,19 +12,17 @@ from pathlib import Path
 from flexround import metrics
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_text
-from flexround.results import frames, grid, published_results, ranking
+from flexround.results import grid, published_results
 from flexround.results.claims import verdicts
+from flexround.results.claims.verdicts import JudgedClaim
 from flexround.results.grid import Entry, GridRow, TableGrid
 from flexround.results.render import leads, markdown, overview
 from flexround.results.render.figure_style import save
-from flexround.results.render.overview import Standing, standing
 from flexround.results.render.words import plain, scale_note
 from flexround.settings.load import load_params
-from flexround.settings.schema import ScaleFacts
-from flexround.settings.tables import Table
+from flexround.settings.params import Params
 from flexround.tools import cli
 
-log = logging.getLogger(__name__)
 FINDINGS = (  # network and data; number of a table of the scale real; column; metric; recipe of FlexRound
     ("MobileNetV2, ImageNet", 8, "MobileNetV2", "top1", "b-flexround-w4"),
     ("", 8, "MobileNetV2", "top1", "b-flexround-w3"),
@@ -34,63 +33,71 @@ FINDINGS = (  # network and data; number of a table of the scale real; column; m
     ("MiniLM, STS-B", 6, "STS-B", "pearson", "q-flexround-w4a8"),
     ("SmolLM2-135M, WikiText2", 7, "WikiText2", "perplexity", "b-flexround-w4"),
 )
-MARKERS = {  # the lines before and after a table
-    "status": ("<!-- status: made by `make status` -->", "<!-- end of status -->"),
-    "findings": ("<!-- findings: made by `make findings` -->", "<!-- end of findings -->"),
-    "evidence": ("<!-- evidence: made by `make evidence` -->", "<!-- end of evidence -->"),
-}
+PAGES = {"status": "docs/results.md", "findings": "README.md", "evidence": "docs/results.md"}
+LEADS = Path("docs/figures/leads.png")
+BITS = "![Accuracy against bits](figures/bits.png)"
 MISSING = "--"
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this program."""
-    arguments = cli.parser(__doc__)
-    arguments.add_argument("part", choices=[*MARKERS], help="what is written")
-    arguments.add_argument(
-        "--tables", type=Path, default=published_results.DIRECTORY, help="directory of the tables' CSV files"
-    )
-    arguments.add_argument("--page", type=Path, default=Path("docs/results.md"), help="page whose table is replaced")
-    arguments.add_argument(
-        "--figure", type=Path, help="where the status's is written, and the evidence's is; findings have none"
-    )
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("part", choices=[*PAGES], help="table to write")
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace the table between its markers in the page; draw the figure of the status if the scale has claims."""
-    table = {"status": status, "findings": findings, "evidence": evidence}[arguments.part](arguments)
-    write_text(arguments.page, replaced(read_text(arguments.page), arguments.part, table))
+    """Replace the table between its markers in the page; the status also draws its figure."""
+    page, table = Path(PAGES[arguments.part]), {"status": status, "findings": findings, "evidence": evidence}
+    write_text(page, replaced(read_text(page), arguments.part, table[arguments.part]()))
 
 
-def status(arguments: argparse.Namespace) -> str:
-    """Draw the leads from the claims, and return the status of all tables."""
-    params = load_params(arguments.scale)
-    standings = [standing(table, arguments.tables / f"{table.name}.csv") for _, table in sorted(params.tables.items())]
-    claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
-    if claims.exists():
-        lines = verdicts.against_adaround(verdicts.load(claims, params.scale))
-        drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
-        save(drawn, arguments.figure)
-        log.info("%s", arguments.figure)
-    return status_table(standings, params.scale)
+def replaced(page: str, part: str, table: str) -> str:
+    """Return a page with ``table`` between the two lines that mark a part.
+
+    Raises:
+        InputError: the page does not have exactly one pair of these lines.
+    """
+    begin, end = f"<!-- {part}: made by `make {part}` -->", f"<!-- end of {part} -->"
+    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+    new, count = pattern.subn(lambda _: f"{begin}\n{table}{end}", page)
+    if count != 1:
+        raise InputError(f"{count} places between {begin} and {end}; write these two lines around the table")
+    return new
 
 
-def findings(arguments: argparse.Namespace) -> str:
+def status() -> str:
+    """Draw FlexRound's leads at the scale mini, and return the status of its tables."""
+    params = load_params("mini")
+    save(
+        leads.draw(verdicts.against_adaround(_claims(params)), "FlexRound against AdaRound in every cell", "mini"),
+        LEADS,
+    )
+    standings = [overview.standing(table, _csv(table.name)) for _, table in sorted(params.tables.items())]
+    rows = [[str(s.table.number), s.family, s.status, s.cells or MISSING, s.led or MISSING] for s in standings]
+    header = ["table", "about", "status", "cells", "FlexRound best"]
+    note = (
+        f"{scale_note(params.scale)} *FlexRound best*: of the cells that lead their contest by more than the noise, "
+        "how many are FlexRound's."
+    )
+    return f"{note}\n\n{markdown.table(header, rows, len(header))}\n"
+
+
+def findings() -> str:
     """Return the comparison of FlexRound with AdaRound on released networks, a row for each of ``FINDINGS``."""
-    params = load_params(arguments.scale)
-    claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
+    params = load_params("real")
     outcomes = {
         (line.place, line.column, line.metric, line.recipe, line.other_recipe): re.split("[ ,]", line.outcome)[0]
-        for claim in verdicts.load(claims, params.scale)
+        for claim in _claims(params)
         for line in claim.lines
     }
     rows = []
     for network, number, column, metric, recipe in FINDINGS:
         table, rival = params.tables[number], recipe.replace("flexround", "adaround")
-        entries = grid.load(arguments.tables / f"{table.name}.csv").entries
         place = (table.place, column, metric, recipe)
         verdict = "; ".join(outcomes[key] for end in ("", "-equal") if (key := (*place, rival + end)) in outcomes)
         published = (row.extra[0] for row in table.rows() if row.extra and row.recipe in (rival, recipe))
+        entries = grid.load(_csv(table.name)).entries
         shown = [entry for entry in entries if (entry.column, entry.metric) == (column, metric)]
         rows.append([network, *_beside(shown, recipe, rival), verdict, " / ".join(published)])
     header = ["network, data", "bits (W/A)", "full precision", "RTN", "AdaRound", "FlexRound", "best other"]
@@ -114,93 +121,51 @@ def _beside(entries: Iterable[Entry], recipe: str, rival: str) -> list[str]:
     ]
 
 
-def evidence(arguments: argparse.Namespace) -> str:
-    """Return the first table of a scale, with a link to the figure if it exists."""
-    params = load_params(arguments.scale)
-    path = arguments.tables / f"{params.tables[1].name}.csv"
-    if not path.exists():
-        raise InputError(f"{path}: missing; make the tables of the scale {params.scale.name}, then the reference")
-    text = evidence_table(grid.load(path), params.tables[1], params.scale)
-    claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
-    if claims.exists():
-        lines = verdicts.against_adaround(verdicts.load(claims, params.scale))
-        text += f"\n{overview.outcomes(lines)}\n"
-    ranking_csv = arguments.tables / published_results.published_name(params.scale, "ranking.csv")
-    if ranked := frames.load(ranking_csv, ranking.Line):
-        text += f"\n{ranking_table(ranked)}\n"
-    if arguments.figure.exists():
-        text += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
-    return text
+def evidence() -> str:
+    """Return the first table of the scale real, with the outcomes of its claims and a link to its figure.
 
-
-def replaced(page: str, part: str, table: str) -> str:
-    """Return a page with ``table`` between the two lines that mark a part.
-
-    Raises:
-        InputError: the page does not have exactly one pair of these lines.
+    The table has a row for each method and a column for each network and number of bits. Rows of full precision, which
+    come before all contests, fill every column of their network.
     """
-    begin, end = MARKERS[part]
-    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
-    new, count = pattern.subn(lambda _: f"{begin}\n{table}{end}", page)
-    if count != 1:
-        raise InputError(f"{count} places between {begin} and {end}; write these two lines where the table shall stand")
-    return new
-
-
-def status_table(standings: Iterable[Standing], scale: ScaleFacts) -> str:
-    """Return the status of every table, with differences from the paper's numbers if ``scale`` is comparable."""
-    header = ["table", "about", "status", "cells", "FlexRound best"]
-    rows = [[str(s.table.number), s.family, s.status, s.cells or MISSING, s.led or MISSING] for s in standings]
-    if scale.comparable:
-        header.append("farthest from the paper")
-        rows = [[*row, s.worst or MISSING] for row, s in zip(rows, standings, strict=True)]
-    note = (
-        f"{scale_note(scale)} *FlexRound best*: of the cells that lead their contest by more than the noise, "
-        "how many are FlexRound's."
-    )
-    return f"{note}\n\n{markdown.table(header, rows, len(header))}\n"
-
-
-def evidence_table(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
-    """Return a table with a row for each method and a column for each network and number of bits.
-
-    Rows of full precision, which come before all contests, fill every column of their network.
-    """
-    bits = list(dict.fromkeys(line.bits for line in grid.rows if any(entry.rival for entry in line.entries)))
-    by_place = {(line.method, line.bits): line for line in grid.rows}
-    header = ["top-1 (%)", *(f"{column.name}, {width}" for column in grid.columns for width in bits)]
+    params = load_params("real")
+    table = params.tables[1]
+    shown = grid.load(_csv(table.name))
+    bits = list(dict.fromkeys(line.bits for line in shown.rows if any(entry.rival for entry in line.entries)))
+    by_place = {(line.method, line.bits): line for line in shown.rows}
+    header = ["top-1 (%)", *(f"{column.name}, {width}" for column in shown.columns for width in bits)]
     rows = []
-    for method in dict.fromkeys(line.method for line in grid.rows):
-        whole = next((line for line in grid.rows if line.method == method and line.bits not in bits), None)
+    for method in dict.fromkeys(line.method for line in shown.rows):
+        whole = next((line for line in shown.rows if line.method == method and line.bits not in bits), None)
         lines = [by_place.get((method, width), whole) for width in bits]
-        rows.append([method, *(_value(line, column) for column in range(len(grid.columns)) for line in lines)])
-    best = "Bold: best of its column by" if grid.wins[1] else "No value is the best of its column by"
-    note = f"{plain(table.caption)} {scale_note(scale)} {_seeds(grid)} {_noise(grid)} {best} more than the noise."
-    return f"{note}\n\n{markdown.table(header, rows)}\n"
-
-
-def ranking_table(lines: Iterable[ranking.Line]) -> str:
-    """Return the standing of each method in all cells of a scale."""
-    header = ["method", "unbeaten, % of its cells", *ranking.Line._fields[4:-1]]
-    rows = [[markdown.escape(line.method), *map(str, line[3:-1])] for line in lines if line.by == ranking.ALL]
-    return markdown.table([name.replace("_", " ") for name in header], rows)
+        rows.append([method, *(_value(line, column) for column in range(len(shown.columns)) for line in lines)])
+    note = f"{plain(table.caption)} {scale_note(params.scale)} {_noise(shown)}"
+    outcomes = overview.outcomes(verdicts.against_adaround(_claims(params)))
+    return f"{note}\n\n{markdown.table(header, rows)}\n\n{outcomes}\n\n{BITS}\n"
 
 
 def _value(line: GridRow | None, column: int) -> str:
     if line is None:
         return ""
     entry = line.cells[column][0]
-    return markdown.strong(entry.value or MISSING, bool(entry.best))
-
-
-def _seeds(grid: TableGrid) -> str:
-    seeds = max(int(entry.n_seeds) for entry in grid.entries if entry.n_seeds)
-    return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
+    return f"**{entry.value}**" if entry.best else entry.value or MISSING
 
 
 def _noise(grid: TableGrid) -> str:
-    errors = [float(entry.stderr) for entry in grid.entries if entry.stderr and entry.rival]
-    return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""
+    """Return the number of seeds, the usual standard error and the meaning of bold."""
+    seeds = max(int(entry.n_seeds) for entry in grid.entries if entry.n_seeds)
+    errors = statistics.median(float(entry.stderr) for entry in grid.entries if entry.stderr and entry.rival)
+    error = f"Standard error of a value, from the test set: {errors:.1f}."
+    return f"Median of {seeds} seeds. {error} Bold: best of its column by more than the noise."
+
+
+def _csv(name: str) -> Path:
+    return published_results.DIRECTORY / f"{name}.csv"
+
+
+def _claims(params: Params) -> list[JudgedClaim]:
+    """Return the published claims of a scale."""
+    path = published_results.DIRECTORY / published_results.published_name(params.scale, "claims.csv")
+    return verdicts.load(path, params.scale)
 
 
 if __name__ == "__main__":

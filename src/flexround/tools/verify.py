@@ -60,7 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
         places = map(str, (path, *path.parents))
         touched = next((serves[place] for place in places if place in serves), [path.stem] * (path.parent == root))
         sys.stdout.write(f"{path}: {problem}; touches {', '.join(touched) or 'nothing'}\n")
-    sys.stdout.writelines(f"{line}\n" for line in [*outdated(plan, listed), *_summary(root, listed, serves)])
+    sys.stdout.writelines(f"{line}\n" for line in outdated(plan, listed))
+    size = sum(file.stat().st_size for file in listed if file.exists())
+    sys.stdout.write(f"{root}: {len(listed)} files checked, {size / 1e6:.0f} MB\n")
     if problems:
         sys.stdout.write(
             f"{len(problems)} wrong, missing or unlisted: delete their directories, then pull or make them\n"
@@ -163,18 +165,6 @@ def _differences(
                 one, other = getattr(printed[key], name), getattr(entry, name)
                 if one != other:
                     yield key, name, f"{one}, its evaluations give {'nothing' if other == '' else other}"
-
-
-def _summary(root: Path, listed: set[Path], serves: dict[str, list[str]]) -> Iterator[str]:
-    """Yield the directories that no table reads, the size of all checked files, and the missing directories."""
-    for directory in sorted({str(file.parent) for file in listed} - set(serves)):
-        yield f"{directory}: no table or figure reads it"
-    size = sum(file.stat().st_size for file in listed if file.exists())
-    yield f"{root}: {len(listed)} files checked, {size / 1e6:.0f} MB"
-    absent = [directory for directory in serves if not Path(directory).exists()]
-    if absent:
-        wanting = sorted({name for directory in absent for name in serves[directory]}, key=lambda n: (n[0], len(n), n))
-        yield f"not here: {len(absent)} of {len(serves)} directories, for {', '.join(wanting)}"
 
 
 def served(plan: Plan) -> dict[str, list[str]]:

@@ -61,7 +61,7 @@ def published(root: Path, plan: Plan) -> dict[str, Figure]:
     found = {}
     for number in sorted(plan.figures):
         figure = plan.params.figures[number]
-        file = published_results.find(root, plan.scale, f"figure{number}.csv").path
+        file, _ = published_results.find(root, plan.scale, f"figure{number}.csv")
         if isinstance(figure, Budgets) and (points := frames.load(file, Point)):
             found[f"figure{number}"] = draw(points, figure.title, plan.scale.name)
     return found

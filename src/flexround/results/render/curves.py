@@ -1,15 +1,15 @@
 """Lines of methods: accuracy against bits or against calibration size, a panel for each network."""
 
-import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flexround.results.render.figure_style import GREY, METHOD_COLOURS, METHOD_MARKERS, guide, link, new_figure, style
+from flexround.results.render.figure_style import GREY, METHOD_COLOURS, METHOD_MARKERS, guide, new_figure, style
 
 STAGGER = 0.05  # of the distance between bits, so that error bars of several methods don't overlap
 WINDOW = 6.0  # points below full precision: worse values are listed, or they would flatten all others
@@ -18,8 +18,7 @@ IN_A_ROW = 3
 METHODS = len(METHOD_COLOURS)  # with distinct looks; further methods repeat them
 
 
-@dataclasses.dataclass(frozen=True)
-class CurvePoint:
+class CurvePoint(NamedTuple):
     """A method's value at a place of the horizontal axis, with its bar's length; full precision has no place."""
 
     panel: str
@@ -27,11 +26,9 @@ class CurvePoint:
     at: str
     value: float
     bar: float = 0.0
-    sheet: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """The labels shared by the axes of all panels."""
 
     x: str
@@ -91,7 +88,6 @@ def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> 
         y = [point.value for point in own]
         look = {"color": METHOD_COLOURS[index % METHODS], "marker": METHOD_MARKERS[index % METHODS], "markersize": 4}
         axes.errorbar(x, y, yerr=[point.bar for point in own], label=method, linewidth=1.2, capsize=2.5, **look)
-        link(axes, x, y, [point.sheet for point in own])
     if axis.sizes:
         axes.set_xscale("log", base=2)
         axes.set_xticks([int(tick) for tick in ticks], ticks, minor=False)

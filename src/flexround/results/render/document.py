@@ -1,16 +1,12 @@
 """All tables and figures as one LaTeX document in the paper's order."""
 
-import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
-from flexround.io.artifacts import read_json
 from flexround.results import published_results
 from flexround.results.claims import verdicts
 from flexround.results.claims.verdicts import JudgedClaim
@@ -67,7 +63,6 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         titles={name: f"{s.table.title}: {s.table.caption.partition('. ')[0]}" for name, s in shown.items()},
         published=sum(s.published for s in shown.values()),
         missing=[_named(name) for name in missing],
-        environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
         named=_named,
         escape=escape,
@@ -88,17 +83,10 @@ def _standings(root: Path, plan: Plan) -> list[Standing]:
 
 
 def _claims(root: Path, plan: Plan) -> list[JudgedClaim]:
-    return verdicts.load(published_results.find(root, plan.scale, "claims.csv").path, plan.scale)
+    path, _ = published_results.find(root, plan.scale, "claims.csv")
+    return verdicts.load(path, plan.scale)
 
 
 def _named(name: str) -> str:
     """Return the name of a table or figure in text, such as ``Table~3``."""
     return re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize()
-
-
-def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
-    """Return the environments in which the scale's numbers were evaluated, with the number of runs in each."""
-    evaluated = sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json"))
-    found = (read_json(path)["environment"] | {"date": None} for path in evaluated)
-    counts = Counter(json.dumps(environment, sort_keys=True) for environment in found)
-    return [{"runs": count, **json.loads(environment)} for environment, count in counts.items()]

@@ -1,6 +1,6 @@
 """The style and files of every figure: one look, colours for colour-blind readers, stable bytes.
 
-A figure is drawn once, then written as PDF and PNG files, or as SVG with links for the report.
+A figure is drawn once, then written as PDF and PNG files, or as SVG for the report.
 """
 
 import functools
@@ -8,15 +8,14 @@ import html
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
 
 from flexround.io.artifacts import atomic_write
 
@@ -75,17 +74,10 @@ def guide(axes: Axes, **levels: float) -> None:
         draw(level, color=GREY, linewidth=0.7, linestyle="--", zorder=1)
 
 
-def link(axes: Axes, x: ArrayLike, y: ArrayLike, sheets: Sequence[str]) -> None:
-    """Put links to sheets of the report on points; without sheets do nothing."""
-    if any(sheets):
-        points = axes.scatter(x, y, s=40, alpha=0, zorder=5)
-        points.set_urls([f"#cell-{sheet}" if sheet else None for sheet in sheets])
-
-
-def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
+def svg(figure: Figure, name: str) -> Markup:
     """Return a figure without background as an SVG element for a page, equal for equal figures.
 
-    ``name`` is unique on the page; ``said`` has a description of each sheet that points link to.
+    ``name`` is unique on the page.
     """
     text = io.StringIO()
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
@@ -96,17 +88,8 @@ def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"', "", drawn, flags=re.DOTALL)
     drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # the same in every figure
-    drawn = re.sub(
-        r'<svg width="[^"]*" height="[^"]*"',
-        f'<svg role="img" aria-label="{html.escape(name)}" style="--pt: {72 * figure.get_figwidth():.0f}"',
-        drawn,
-    )
-
-    def told(found: re.Match[str]) -> str:
-        sheet = found[1]
-        return f'<a xlink:href="#cell-{sheet}" tabindex="-1"><title>{html.escape(said[sheet])}</title>'
-
-    return re.sub(r'<a xlink:href="#cell-([\d.]+)"[^>]*>', told, drawn)
+    facts = f'role="img" aria-label="{html.escape(name)}" style="--pt: {72 * figure.get_figwidth():.0f}"'
+    return Markup(re.sub(r'<svg width="[^"]*" height="[^"]*"', f"<svg {facts}", drawn))
 
 
 def save(figure: Figure, *paths: Path) -> None:

@@ -24,11 +24,6 @@ def link(text: str, target: str) -> str:
     return Markup('<a href="#{}">{}</a>').format(target, text) if target else text
 
 
-def bar(text: object, share: float, kind: str = "") -> Markup:
-    """Return a text before a bar that fills ``share`` percent of its cell; the bar may be ``good`` or ``bad``."""
-    return Markup('<span class="bar {}" style="--share: {:.0f}%">{}</span>').format(kind, share, text)
-
-
 def is_number(value: object) -> bool:
     """Return whether the text of a cell begins with a number, is a dash or is empty."""
     return not re.match(r"(?![+-]?\d|< \d)[^-—]", Markup(inline(value)).striptags())

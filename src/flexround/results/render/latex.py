@@ -35,7 +35,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts, published: bool = F
     r"""Return a table as a LaTeX fragment for ``\input``; with ``published``, the paper's numbers follow in brackets.
 
     Raises:
-        SettingsError: the spec's rows or descriptive columns don't match the CSV.
+        SettingsError: a row has more or fewer descriptive cells than the table has headers.
     """
     marks = legend(grid, partial=_superscript(DAGGER), missing="---")
     published = published and any(entry.published for entry in grid.entries)
@@ -62,8 +62,6 @@ def escape(text: str) -> str:
 def _groups(grid: TableGrid, table: Table, published: bool) -> list[tuple[str, list[list[str]]]]:
     """Return groups of rows, each with the rule above it: a short rule within a section shown in the first column."""
     rows = table.rows()
-    if rows and len(rows) != len(grid.rows):
-        raise SettingsError(f"{table.place}: {len(rows)} rows in params/tables, {len(grid.rows)} in the CSV")
     width = len(table.descriptive) + sum(column.width + published for column in grid.columns)
     inner = rf"\cmidrule{{2-{width}}}"
     groups, section = [], ""

@@ -8,9 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flexround.errors import InputError
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, Judgement
-from flexround.results.render.figure_style import BLUE, GREY, ORANGE, link, new_figure, style
+from flexround.results.render.figure_style import BLUE, GREY, ORANGE, new_figure, style
 
 VERDICTS = {  # words, colour and marker of each verdict
     HOLDS: ("better", BLUE, "o"),
@@ -23,16 +22,11 @@ SPREAD = 0.5  # share of a table's height over which its points are spread, to k
 GOLDEN = 0.618
 
 
-def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[str] = ()) -> Figure:
+def draw(lines: Sequence[Judgement], title: str, scale: str) -> Figure:
     """Draw one line of points for each table, with the counts of better, worse and points inside the noise.
 
-    ``lines`` compare FlexRound with AdaRound; points link to ``sheets`` of the report, if given.
-
-    Raises:
-        InputError: there are no comparisons.
+    ``lines`` compare FlexRound with AdaRound.
     """
-    if not lines:
-        raise InputError("claims.csv compares FlexRound with AdaRound nowhere; make the tables, then the claims again")
     shown = places(line.place for line in lines)
     offsets = [SPREAD * (number * GOLDEN % 1 - 0.5) for number in range(len(lines))]  # from the table's line
     x = np.array([multiple(line.margin, line.noise) for line in lines])
@@ -46,7 +40,6 @@ def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[st
             own = [line.verdict == verdict for line in lines]
             look = {"s": 16, "color": colour, "marker": marker, "linewidths": 1, "alpha": 0.6, "label": words}
             axes.scatter(x[own], y[own], **look)
-        link(axes, x, y, sheets)
         _count(axes, lines, shown)
         axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
         axes.set_yticks(range(len(shown)), [place.capitalize() for place in shown])

@@ -13,8 +13,3 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) 
 def escape(text: str) -> str:
     """Return plain text on one line with Markdown's marks escaped."""
     return re.sub(r"([\\`*_\[\]<>|$#])", r"\\\1", " ".join(text.split()))
-
-
-def strong(text: str, is_strong: bool) -> str:
-    """Return text that may be bold."""
-    return f"**{text}**" if is_strong else text

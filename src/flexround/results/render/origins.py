@@ -1,9 +1,8 @@
-"""The origin of the numbers: a sheet for each run with its cells, its files and the cost of its jobs."""
+"""The origin of the numbers: a sheet for each run with its cells, settings, errors, hashes and commands."""
 
 import dataclasses
 import shlex
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from flexround.errors import SettingsError
 from flexround.io import artifacts
 from flexround.results.grid import Entry
 from flexround.results.render import words
-from flexround.results.render.html import bar, told
+from flexround.results.render.html import told
 from flexround.results.render.overview import Standing
 from flexround.settings import layout, user_rows
 from flexround.settings.layout import Run
@@ -19,16 +18,7 @@ from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Setting, Table
 
-STAGES = {  # directory of a job's result below results/SCALE -> the stage's name for readers
-    "data": "data",
-    "checkpoints": "fine-tune",
-    "gates": "gate",
-    "calibration": "calibrate",
-    "quantized": "reconstruct",
-    "evaluated": "evaluate",
-}
 COMMAND = "To make it again"  # title of a sheet's commands, one for each seed
-DIGITS = 4  # significant digits of errors, seconds and megabytes
 BLOCK = {
     "block": "block",
     "phase": "phase",
@@ -39,7 +29,6 @@ BLOCK = {
     "seconds": "seconds",
     "peak_mb": "peak MB",
 }
-ERRORS = ("error_rtn", "error_soft", "error_hard")
 MACHINE = ("commit", "date", "device", "processor", "simd")  # keys of an evaluation's environment
 
 
@@ -139,20 +128,9 @@ def _settings(manifest: dict[str, Any]) -> list[list[Any]]:
 
 
 def _blocks(record: dict[str, Any]) -> list[list[Any]]:
-    """Return error, seconds and memory of each block; the bar behind an error is its share of the largest error."""
-    blocks = record.get("blocks", [])
-    largest = max((block.get(key) or 0.0 for block in blocks for key in ERRORS), default=0.0)
-    rows = []
-    for block in blocks:
-        cells = {key: _short(block.get(key, "")) for key in BLOCK}
-        shares = {key: bar(cells[key], 100 * block[key] / largest) for key in ERRORS if block.get(key)}
-        rows.append(list((cells | shares).values()))
+    """Return error, seconds and memory of each block, below a header."""
+    rows = [[block.get(key, "") for key in BLOCK] for block in record.get("blocks", [])]
     return [list(BLOCK.values()), *rows] if rows else []
-
-
-def _short(value: Any) -> Any:
-    """Return a float with few digits, any other value unchanged."""
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _hashes(root: Path, places: list[str]) -> dict[str, str]:
@@ -171,29 +149,3 @@ def directories(plan: Plan, run: Run) -> list[str]:
     except SettingsError:
         return [layout.evaluated_dir(run)]
     return list(dict.fromkeys(output.place.removesuffix(".json") for output in made))
-
-
-def stage(directory: str) -> str:
-    """Return the stage that made a directory."""
-    return STAGES[Path(directory).parts[2]]
-
-
-def seconds(root: Path, directory: str) -> float:
-    """Return a job's seconds from its usage file, or else from the stage's record, or else 0.
-
-    ``directory`` is the job's result directory below ``root``, as in :mod:`flexround.settings.layout`.
-    """
-    usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
-    for path in (usage, root / directory / "record.json", root / directory / "metrics.json"):
-        if path.exists():
-            found = artifacts.read_json(path)
-            return sum(part["seconds"] for part in found.get("blocks", [found]))
-    return 0.0
-
-
-def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
-    """Return the seconds of all jobs behind some runs, by stage; a job that several runs share counts once."""
-    total: dict[str, float] = defaultdict(float)
-    for directory in dict.fromkeys(directory for run in runs for directory in directories(plan, run)):
-        total[stage(directory)] += seconds(root, directory)
-    return {name: total[name] for name in STAGES.values() if total[name]}
