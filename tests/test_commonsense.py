@@ -1,7 +1,6 @@
 """Common-sense reasoning: lm-eval's answers against plain loops, perplexities, and calibration on C4."""
 
 import functools
-import json
 import math
 import random
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.tasks import harness, text
 from flexround.tasks.commonsense import Commonsense
@@ -183,31 +181,6 @@ def test_the_definitions_serve_lm_evals_own_command(place, found, tmp_path, monk
         assert 100 * value == pytest.approx(found["0.4"].metrics[name]), name
 
 
-def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
-    sizes = watched(llama.base_model)
-    questions = [[harness.Request(list(range(1, length)), 1)] for length in (4, 12, 5, 11, 6, 10)]
-    whole = harness.likelihoods(llama, questions, 8)
-    assert sizes == [(6, 10)]
-    monkeypatch.setitem(harness.TOKENS, "cpu", 20)
-    parts = harness.likelihoods(llama, questions, 8)
-    assert sizes[1:] == [(2, 10), (2, 8), (2, 3)]
-    for (first,), (second,) in zip(whole, parts, strict=True):
-        assert first[0] == pytest.approx(second[0], rel=1e-4)
-
-
-def test_models_without_shared_contexts_hold_few_logits_too(place, monkeypatch):
-    model = tiny.make("opt", vocab_size=400, max_position_embeddings=512).eval()
-    asked = instances(KINDS["piqa"].pose(row) for row in text.read_rows(place.data, "piqa"))
-    shapes, answers, most = watched(model), [], []
-    for _ in range(2):
-        shapes.clear()
-        answers.append(harness.VersionedModel(model, tokenizer(begin=True), "0.4", 16).loglikelihood(asked))
-        most.append(400 * max(map(math.prod, shapes)))
-        monkeypatch.setattr(harness, "LOGITS", most[0] // 4)
-    assert most[1] <= most[0] // 4
-    np.testing.assert_allclose(*([value for value, _ in of] for of in answers), rtol=1e-5)
-
-
 def test_examples_are_drawn_as_each_version_of_lm_eval_does():
     rnd, train, shuffled = random.Random(42), range(9), list(range(7))
     rnd.shuffle(shuffled)
@@ -215,16 +188,6 @@ def test_examples_are_drawn_as_each_version_of_lm_eval_does():
     assert harness.draw(7, 9, 3, "0.3").tolist() == [old[question] for question in range(7)]
     rnd = random.Random(1234)
     assert harness.draw(7, 9, 3, "0.4").tolist() == [rnd.sample(train, 3) for _ in range(7)]
-
-
-def test_what_decides_the_numbers_is_recorded(found):
-    protocol = found["0.3"].protocol
-    assert (protocol["lm_eval"], protocol["asked_as"]) == (lm_eval.__version__, "0.3")
-    shown = protocol["questions"]["piqa_2"]
-    assert (shown["shots"], shown["example_seed"], shown["version"]) == (2, 42, "1.0")
-    assert protocol["questions"]["piqa"]["example_seed"] is None
-    assert len({facts["definition_sha256"] for facts in protocol["questions"].values()}) == len(KINDS)
-    json.dumps(protocol)
 
 
 def test_perplexities_are_those_of_plain_loops(place, found):
@@ -256,15 +219,3 @@ def test_the_release_calibrates_on_the_first_blocks(place, monkeypatch):
     assert inputs.x.shape == (20, *task.input_shape)
     assert inputs.x[:, 0].tolist() == blocks[:20]
     assert not inputs.x[:, 1].any()
-    for rule in ("release", "paper"):
-        task = build(calibration=rule)
-        with pytest.raises(InputError, match="samples=9999"):
-            task.inputs(task.calibration(place.data, 9999, 0), place.network)
-
-
-def test_a_tokenizer_begins_texts_unless_the_options_say_so(place, prepared, tmp_path):
-    artifacts.write_text(tmp_path / "tokenizer.json", tokenizer(begin=False).to_str())
-    other = SimpleNamespace(model=place.model, network=tmp_path, data=prepared)
-    with pytest.raises(InputError, match="adds 0 tokens"):
-        evaluated(other)
-    assert evaluated(other, begin=False, shots=(0,)).metrics["ppl"] > 1
