@@ -106,7 +106,7 @@ def test_shifts_are_measured_from_the_zero_point_before_learning(tmp_path):
     fine = {"w_scheme": "asymmetric", "w_granularity": "channel", "optimizer": "sign", "lr": 0.05, "iters": 20}
     out, _ = quantized(tmp_path, toy.recipe("B", "signround", 3), **fine)
     weight, job = toy.model().body[0].conv1.weight.detach(), toy.job(toy.recipe(), **fine)
-    grid = attach.weight_grid("conv1", weight, Scheme(3, False, 0), job.hyper.w_init, job.hyper.w_init_p)
+    grid = attach.weight_grid(weight, Scheme(3, False, 0), job.hyper.w_init, job.hyper.w_init_p)
     learned, nearest = codes.learned_and_nearest(out, "body.0.conv1", weight)
     stored = next(each for path in codes.files(out) if (each := codes.read(path).quantized.get("weight/body.0.conv1")))
     assert (stored.grid.zero_point != grid.zero_point).any(), "the case that is tested"
@@ -135,7 +135,7 @@ def check_range(stored, weight, scheme, granularity, end):
 def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change):
     """They would wrap, be cut, or be another network than the one that was learned."""
     weight = torch.linspace(-1, 3, 40).view(4, 10)
-    grid = attach.weight_grid("w", weight, attach.Scheme(4, symmetric, None), "minmax", 2.0)
+    grid = attach.weight_grid(weight, attach.Scheme(4, symmetric, None), "minmax", 2.0)
     nearest = nearest_codes(weight, grid)
     nearest[2, 3] += change
     with pytest.raises(NumericalError, match=r"layer\.1: 1 of 40 codes are no integers from"):

@@ -54,7 +54,7 @@ def reconstruct(
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight can't be quantized, disk or memory is too small, or a GPU is lost.
+        InputError: disk or memory is too small, or a GPU is lost.
     """
     job.model.requires_grad_(False)
     owners = places(job.model)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import NumericalError, SettingsError
+from flexround.errors import SettingsError
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
@@ -53,7 +53,7 @@ def made(job: Reconstruction, name: str, module: nn.Module, end: End | None) -> 
     axis = None if hyper.w_granularity == "tensor" else axes.output
     scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
     weight = module.weight.detach()  # type: ignore[operator]
-    grid = attach.weight_grid(name, weight, scheme, hyper.w_init, hyper.w_init_p, job.group_size(module))
+    grid = attach.weight_grid(weight, scheme, hyper.w_init, hyper.w_init_p, job.group_size(module))
     own = dataclasses.replace(grid, step=grid.step.clone(), zero_point=grid.zero_point.clone())
     rounding = job.rounding(in_groups(weight.clone(), grid.step), own, axes, **job.recipe.options)
     return Layer(name, module, rounding, grid)
@@ -63,18 +63,12 @@ def fit(job: Reconstruction, block: Block, layers: Sequence[Layer], x: Tensor) -
     """Show roundings that need inputs the inputs of their layers for ``x`` (N, ...), layer by layer.
 
     Return the names of layers that the block calls with no input.
-
-    Raises:
-        NumericalError: a rounding can't use the inputs; the message names the layer.
     """
     inputs, unseen = None, set[str]()
     for layer in (layer for layer in layers if layer.rounding.needs_inputs):
         if inputs is None or not inputs.serve(layer.module):
             inputs = LayerInputs(job, block, layer.module, x, inputs)
-        try:
-            layer.rounding.fit(layer.weight().clone(), inputs)
-        except ValueError as error:
-            raise NumericalError(f"layer {layer.name}: {error}; look at the checkpoint and the samples") from error
+        layer.rounding.fit(layer.weight().clone(), inputs)
         if next(iter(inputs), None) is None:
             unseen.add(layer.name)
     return unseen
