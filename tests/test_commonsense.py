@@ -30,45 +30,36 @@ QUESTIONS = 6
 
 
 @functools.cache
-def trained(kind):
+def trained():
     lines = [line for part in mini.sheets(500, 0, answered) for line in part]
-    return tokenizers.train([line.text + line.answer for line in lines], kind, 400).to_str()
+    return tokenizers.train([line.text + line.answer for line in lines], "bpe-begin", 400).to_str()
 
 
-def tokenizer(begin):
-    """Return a small tokenizer; ``begin``: it puts token 0 before each text, as LLaMA's does."""
-    return Tokenizer.from_str(trained("bpe-begin" if begin else "bpe"))
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    out = tmp_path_factory.mktemp("data")
-    files.commonsense(out / "files", 30, 6, QUESTIONS, 7)
-    build().prepare(out, out / "files")
-    return out
+def tokenizer():
+    """Return a small tokenizer that puts token 0 before each text, as LLaMA's does."""
+    return Tokenizer.from_str(trained())
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, prepared):
+def place(tmp_path_factory):
     """Make a random model, its tokenizer and the mini task's data."""
-    network = tmp_path_factory.mktemp("network")
-    artifacts.write_text(network / "tokenizer.json", tokenizer(begin=True).to_str())
+    data = tmp_path_factory.mktemp("data")
+    files.commonsense(data / "files", 30, 6, QUESTIONS, 7)
+    build().prepare(data, data / "files")
+    artifacts.write_text(data / "network/tokenizer.json", tokenizer().to_str())
     model = tiny.make("gpt_neo", vocab_size=400, max_position_embeddings=512, initializer_range=0.3)
-    return SimpleNamespace(model=model, network=network, data=prepared)
+    return SimpleNamespace(model=model, network=data / "network", data=data)
 
 
 @pytest.fixture(scope="module")
 def found(place):
     """Evaluate it as each version of lm-eval asks."""
-    return {version: evaluated(place, prompts=version) for version in ("0.3", "0.4")}
+    where = place.model, place.data, CPU, 16, place.network, "validation"
+    return {version: build(prompts=version).evaluate(*where) for version in ("0.3", "0.4")}
 
 
 def build(**options):
     return Commonsense(CommonsenseOptions(**(SMALL | options)))
-
-
-def evaluated(place, batch=16, **options):
-    return build(**options).evaluate(place.model, place.data, CPU, batch, place.network, "validation")
 
 
 def likelihood(place, context, continuation):
@@ -82,7 +73,7 @@ def likelihood(place, context, continuation):
 def plain(model):
     """Return a model as lm-eval wraps it, with the tokenizer that begins texts."""
     ends = dict.fromkeys(("pad_token", "bos_token"), "<|endoftext|>")
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(begin=True), **ends)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **ends)
     return HFLM(pretrained=model, tokenizer=wrapped, batch_size=1, logits_cache=False)
 
 
@@ -100,15 +91,6 @@ def instances(rows):
     return [Instance(**common, arguments=pair, metadata=("one", number, 1)) for number, pair in asked]
 
 
-def watched(model):
-    """Return a list of the shapes of token ids that a model will be called with."""
-    shapes = []
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append((*args, *kwargs.values())[0].shape), with_kwargs=True
-    )
-    return shapes
-
-
 def scores(place, name, examples, encode):
     """Return ``acc`` and ``acc_norm`` of all questions of a data set."""
     train, found = text.read_rows(place.data, f"{name}-train"), []
@@ -123,7 +105,7 @@ def scores(place, name, examples, encode):
 
 @pytest.mark.parametrize("version", ["0.3", "0.4"])
 def test_answers_are_those_of_plain_loops(place, found, version):
-    coder = tokenizer(begin=True)
+    coder = tokenizer()
 
     def apart(context, continuation):
         return [coder.encode(part, add_special_tokens=False).ids for part in (context, continuation)]
@@ -157,14 +139,10 @@ def llama():
 def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
     llama.config.max_position_embeddings = positions  # longer requests lose their beginning
     asked = instances(KINDS[name].pose(row) for name in KINDS for row in text.read_rows(place.data, name))
-    shapes = watched(llama.base_model)
-    fast = harness.VersionedModel(llama, tokenizer(begin=True), "0.4", 16).loglikelihood(asked)
-    shared, shapes[:] = sum(map(math.prod, shapes)), []
+    fast = harness.VersionedModel(llama, tokenizer(), "0.4", 16).loglikelihood(asked)
     slow = plain(llama).loglikelihood(asked, disable_tqdm=True)
     np.testing.assert_allclose([value for value, _ in fast], [value for value, _ in slow], rtol=1e-4, atol=1e-3)
     assert [greedy for _, greedy in fast] == [greedy for _, greedy in slow]
-    if positions == 512:
-        assert shared < 0.7 * sum(map(math.prod, shapes))
 
 
 def test_the_definitions_serve_lm_evals_own_command(place, found, tmp_path, monkeypatch):
@@ -191,7 +169,7 @@ def test_examples_are_drawn_as_each_version_of_lm_eval_does():
 
 
 def test_perplexities_are_those_of_plain_loops(place, found):
-    coder, found = tokenizer(begin=True), found["0.3"]
+    coder, found = tokenizer(), found["0.3"]
     coder.no_padding()
     rows = [row["text"] for row in text.read_rows(place.data, "validation")]
     joined = "\n\n".join(row["text"] for row in text.read_rows(place.data, "test"))
@@ -209,7 +187,7 @@ def test_perplexities_are_those_of_plain_loops(place, found):
 
 def test_the_release_calibrates_on_the_first_blocks(place, monkeypatch):
     monkeypatch.setattr("flexround.tasks.commonsense.JOINED", 12)
-    task, coder, blocks = build(calibration="release"), tokenizer(begin=True), []
+    task, coder, blocks = build(calibration="release"), tokenizer(), []
     coder.no_padding()
     documents = [row["text"] for row in text.read_rows(place.data, "train")]
     for start in range(0, len(documents), 12):

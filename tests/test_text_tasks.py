@@ -1,7 +1,6 @@
 """GLUE, SQuAD and the pretraining corpus through the stages, on a tiny scale."""
 
 import contextlib
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -126,18 +125,3 @@ def test_rates_and_decay_are_those_of_the_example_scripts(chain):
     decayed, _ = ({id(p) for p in group["params"]} for group in text_training.decay_groups(llama, 0.01))
     named = set(Trainer.get_decay_parameter_names(None, llama))
     assert decayed == {id(p) for name, p in llama.named_parameters() if name in named}
-
-
-def test_the_last_batch_is_kept():
-    model, seen = torch.nn.Linear(5, 1), []
-    arrays = {"x": np.arange(50, dtype=np.float32).reshape(10, 5)}
-
-    def loss(model, batch, _):
-        seen.append(batch["x"][:, 0].tolist())
-        return model(batch["x"]).square().mean()
-
-    facts = text_training.train(model, arrays, loss, text_training.TrainSettings(epochs=2, batch=4, lr=0.01))
-    assert [len(rows) for rows in seen] == 2 * [4, 4, 2]
-    assert facts["steps"] == 6
-    assert sorted(itertools.chain(*seen[:3])) == arrays["x"][:, 0].tolist(), "each example once an epoch"
-    assert not model.training

@@ -74,13 +74,11 @@ def bert_blocks(model: Any) -> list[Block]:
     """Cut a ``BertModel``, perhaps with a head, into its layers (`layer_blocks`); token types count."""
     base = model.base_model
     inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
-    embed = functools.partial(_embed_bert, base.embeddings)
+
+    def embed(tokens: Tensor) -> Tensor:
+        return base.embeddings(input_ids=tokens[:, 0], token_type_ids=tokens[:, 1])
+
     return layer_blocks("layer", base.encoder.layer, inputs, embed, _call_bert)
-
-
-def _embed_bert(embeddings: nn.Module, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
-    return embeddings(input_ids=tokens[:, 0], token_type_ids=tokens[:, 1])
 
 
 def _call_bert(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -138,13 +136,11 @@ def opt_blocks(model: Any) -> list[Block]:
     base = model.base_model.decoder
     call = functools.partial(call_causal, model.config._attn_implementation)
     inputs = ("self_attn", "self_attn.out_proj", "fc1", "fc2")
-    return layer_blocks("layers", base.layers, inputs, functools.partial(_embed_opt, base), call)
 
+    def embed(tokens: Tensor) -> Tensor:
+        return base.embed_tokens(tokens[:, 0]) + base.embed_positions(torch.ones_like(tokens[:, 0]))
 
-def _embed_opt(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
-    ids = tokens[:, 0]
-    return base.embed_tokens(ids) + base.embed_positions(torch.ones_like(ids))
+    return layer_blocks("layers", base.layers, inputs, embed, call)
 
 
 def llama_blocks(model: Any) -> list[Block]:
@@ -155,12 +151,7 @@ def llama_blocks(model: Any) -> list[Block]:
     base = model.base_model
     call = functools.partial(_call_llama, model.config._attn_implementation, base.rotary_emb)
     inputs = ("self_attn", "self_attn.o_proj", "mlp", "mlp.down_proj")
-    return layer_blocks("layers", base.layers, inputs, functools.partial(_embed_llama, base), call)
-
-
-def _embed_llama(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) for token ids and types (N, 2, T)."""
-    return base.embed_tokens(tokens[:, 0])
+    return layer_blocks("layers", base.layers, inputs, lambda tokens: base.embed_tokens(tokens[:, 0]), call)
 
 
 def _call_llama(attention: str, rotary: nn.Module, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
