@@ -150,7 +150,7 @@ def quantize_weights(
     learned = []
     for layer in attach.weight_layers(block):
         weight = layer.weight.detach()
-        grid = attach.weight_grid(block.name, weight, scheme, "minmax", 2.4)
+        grid = attach.weight_grid(weight, scheme, "minmax", 2.4)
         made = rounding(weight, grid, attach.weight_axes(layer))
         made.fuse(fused)
         attach.attach_rounding(layer, made)

@@ -82,27 +82,26 @@ def images(path, folder, count, classes=CLASSES, size=32, seed=0):
     write_tar(path, {f"{folder}/{name}/{number:04}.jpg": picture(rng, size, size) for number, name in places})
 
 
-def samples(path, names=("n2_b.JPEG", "n1_a.JPEG", "n3_c.JPEG"), more=(), size=(40, 32)):
-    """Write a tar of one image of each class, among other files."""
+def samples(path):
+    """Write a tar of one image of each class, beside another file."""
     rng = np.random.default_rng(0)
-    others = dict.fromkeys(("README.md", *more), b"one image of each class")
-    write_tar(path, others | {name: picture(rng, *size) for name in names})
+    pictures = {name: picture(rng, 40, 32) for name in ("n2_b.JPEG", "n1_a.JPEG", "n3_c.JPEG")}
+    write_tar(path, {"README.md": b"one image of each class"} | pictures)
 
 
-def photographs(path, labels=("3", "1"), header="ImageId,URL,TrueLabel,Author", size=(32, 40), left_out=()):
+def photographs(path):
     """Write a tar of photographs and of their labels, which count from 1."""
     rng = np.random.default_rng(1)
-    contents = [picture(rng, *size, "PNG") for _ in labels]
-    files = {f"dataset/images/{9 - n}.png": content for n, content in enumerate(contents) if n not in left_out}
-    rows = [f'{9 - number},https://x,{label},"Zürich, Ann"' for number, label in enumerate(labels)]
-    write_tar(path, files | {"dataset/images.csv": "\n".join([header, *rows, ""]).encode()})
+    files = {f"dataset/images/{number}.png": picture(rng, 32, 40, "PNG") for number in (9, 8)}
+    rows = ["ImageId,URL,TrueLabel,Author", '9,https://x,3,"Zürich, Ann"', '8,https://x,1,"Zürich, Ann"', ""]
+    write_tar(path, files | {"dataset/images.csv": "\n".join(rows).encode()})
 
 
-def validation(path, labels=("2", "0", "1"), size=(40, 36)):
+def validation(path):
     """Write a tar of images of a validation set, and the list of their labels, which count from 0."""
     rng = np.random.default_rng(2)
-    files = {f"ILSVRC2012_VAL_SET/data/{number}.JPEG": picture(rng, *size) for number in range(len(labels))}
-    rows = "".join(f"./data/{number}.JPEG, {label}\n" for number, label in enumerate(labels))
+    files = {f"ILSVRC2012_VAL_SET/data/{number}.JPEG": picture(rng, 40, 36) for number in range(3)}
+    rows = "".join(f"./data/{number}.JPEG, {label}\n" for number, label in enumerate((2, 0, 1)))
     write_tar(path, files | {"ILSVRC2012_VAL_SET/dataset.txt": rows.encode()})
 
 

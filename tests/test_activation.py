@@ -5,13 +5,10 @@ import torch
 import toy
 from test_text_blocks import batch, cut, make
 
-from flexround.errors import SettingsError
-from flexround.quant.activation import ActivationQuantizer, Kept, TokenQuantizer, of_grid
+from flexround.quant.activation import ActivationQuantizer, Kept, TokenQuantizer
 from flexround.quant.grid import MIN_STEP, Grid, Scheme
-from flexround.quant.search import initial_grid
 from flexround.reconstruct.codes import apply
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import State
 from flexround.settings.schema import Hyper
 
@@ -100,16 +97,6 @@ def test_the_gradient_passes_and_dropped_values_are_exact():
     torch.testing.assert_close(found[~dropped], whole[~dropped])
 
 
-@pytest.mark.parametrize("scheme", [ASYMMETRIC, Scheme(4, symmetric=False), Scheme(8), Scheme(3)])
-def test_what_is_stored_gives_the_same_quantizer(scheme):
-    quantizer = TokenQuantizer(scheme)
-    assert list(quantizer.parameters()) == []
-    again = of_grid(quantizer.stored())
-    assert isinstance(again, TokenQuantizer)
-    assert again.scheme == scheme
-    assert type(of_grid(ActivationQuantizer(initial_grid(X, scheme)).stored())) is ActivationQuantizer
-
-
 @pytest.mark.parametrize(("setting", "rounding"), [("B", "flexround"), ("Q", "flexround"), ("Q", "rtn")])
 def test_a_network_with_token_grids_learns_and_is_read_again(tmp_path, setting, rounding):
     x, mask = batch()
@@ -129,10 +116,3 @@ def test_a_network_with_token_grids_learns_and_is_read_again(tmp_path, setting, 
         x = block.before(x)
         assert torch.equal(block(x, mask), other(x, mask))
         x = block(x, mask)
-
-
-@pytest.mark.parametrize("setting", ["B", "Q"])
-def test_token_grids_of_images_are_refused_before_learning(tmp_path, setting, monkeypatch):
-    monkeypatch.setattr(WeightPhase, "learn", None)
-    with pytest.raises(SettingsError, match="images have none"):
-        toy.run(toy.job(toy.recipe(setting, a_bits=4), a_granularity="token"), tmp_path)

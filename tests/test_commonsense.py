@@ -1,7 +1,6 @@
 """Common-sense reasoning: lm-eval's answers against plain loops, perplexities, and calibration on C4."""
 
 import functools
-import json
 import math
 import random
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.tasks import harness, text
 from flexround.tasks.commonsense import Commonsense
@@ -32,45 +30,36 @@ QUESTIONS = 6
 
 
 @functools.cache
-def trained(kind):
+def trained():
     lines = [line for part in mini.sheets(500, 0, answered) for line in part]
-    return tokenizers.train([line.text + line.answer for line in lines], kind, 400).to_str()
+    return tokenizers.train([line.text + line.answer for line in lines], "bpe-begin", 400).to_str()
 
 
-def tokenizer(begin):
-    """Return a small tokenizer; ``begin``: it puts token 0 before each text, as LLaMA's does."""
-    return Tokenizer.from_str(trained("bpe-begin" if begin else "bpe"))
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    out = tmp_path_factory.mktemp("data")
-    files.commonsense(out / "files", 30, 6, QUESTIONS, 7)
-    build().prepare(out, out / "files")
-    return out
+def tokenizer():
+    """Return a small tokenizer that puts token 0 before each text, as LLaMA's does."""
+    return Tokenizer.from_str(trained())
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, prepared):
+def place(tmp_path_factory):
     """Make a random model, its tokenizer and the mini task's data."""
-    network = tmp_path_factory.mktemp("network")
-    artifacts.write_text(network / "tokenizer.json", tokenizer(begin=True).to_str())
+    data = tmp_path_factory.mktemp("data")
+    files.commonsense(data / "files", 30, 6, QUESTIONS, 7)
+    build().prepare(data, data / "files")
+    artifacts.write_text(data / "network/tokenizer.json", tokenizer().to_str())
     model = tiny.make("gpt_neo", vocab_size=400, max_position_embeddings=512, initializer_range=0.3)
-    return SimpleNamespace(model=model, network=network, data=prepared)
+    return SimpleNamespace(model=model, network=data / "network", data=data)
 
 
 @pytest.fixture(scope="module")
 def found(place):
     """Evaluate it as each version of lm-eval asks."""
-    return {version: evaluated(place, prompts=version) for version in ("0.3", "0.4")}
+    where = place.model, place.data, CPU, 16, place.network, "validation"
+    return {version: build(prompts=version).evaluate(*where) for version in ("0.3", "0.4")}
 
 
 def build(**options):
     return Commonsense(CommonsenseOptions(**(SMALL | options)))
-
-
-def evaluated(place, batch=16, **options):
-    return build(**options).evaluate(place.model, place.data, CPU, batch, place.network, "validation")
 
 
 def likelihood(place, context, continuation):
@@ -84,7 +73,7 @@ def likelihood(place, context, continuation):
 def plain(model):
     """Return a model as lm-eval wraps it, with the tokenizer that begins texts."""
     ends = dict.fromkeys(("pad_token", "bos_token"), "<|endoftext|>")
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(begin=True), **ends)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **ends)
     return HFLM(pretrained=model, tokenizer=wrapped, batch_size=1, logits_cache=False)
 
 
@@ -102,15 +91,6 @@ def instances(rows):
     return [Instance(**common, arguments=pair, metadata=("one", number, 1)) for number, pair in asked]
 
 
-def watched(model):
-    """Return a list of the shapes of token ids that a model will be called with."""
-    shapes = []
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append((*args, *kwargs.values())[0].shape), with_kwargs=True
-    )
-    return shapes
-
-
 def scores(place, name, examples, encode):
     """Return ``acc`` and ``acc_norm`` of all questions of a data set."""
     train, found = text.read_rows(place.data, f"{name}-train"), []
@@ -125,7 +105,7 @@ def scores(place, name, examples, encode):
 
 @pytest.mark.parametrize("version", ["0.3", "0.4"])
 def test_answers_are_those_of_plain_loops(place, found, version):
-    coder = tokenizer(begin=True)
+    coder = tokenizer()
 
     def apart(context, continuation):
         return [coder.encode(part, add_special_tokens=False).ids for part in (context, continuation)]
@@ -159,14 +139,10 @@ def llama():
 def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
     llama.config.max_position_embeddings = positions  # longer requests lose their beginning
     asked = instances(KINDS[name].pose(row) for name in KINDS for row in text.read_rows(place.data, name))
-    shapes = watched(llama.base_model)
-    fast = harness.VersionedModel(llama, tokenizer(begin=True), "0.4", 16).loglikelihood(asked)
-    shared, shapes[:] = sum(map(math.prod, shapes)), []
+    fast = harness.VersionedModel(llama, tokenizer(), "0.4", 16).loglikelihood(asked)
     slow = plain(llama).loglikelihood(asked, disable_tqdm=True)
     np.testing.assert_allclose([value for value, _ in fast], [value for value, _ in slow], rtol=1e-4, atol=1e-3)
     assert [greedy for _, greedy in fast] == [greedy for _, greedy in slow]
-    if positions == 512:
-        assert shared < 0.7 * sum(map(math.prod, shapes))
 
 
 def test_the_definitions_serve_lm_evals_own_command(place, found, tmp_path, monkeypatch):
@@ -183,31 +159,6 @@ def test_the_definitions_serve_lm_evals_own_command(place, found, tmp_path, monk
         assert 100 * value == pytest.approx(found["0.4"].metrics[name]), name
 
 
-def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
-    sizes = watched(llama.base_model)
-    questions = [[harness.Request(list(range(1, length)), 1)] for length in (4, 12, 5, 11, 6, 10)]
-    whole = harness.likelihoods(llama, questions, 8)
-    assert sizes == [(6, 10)]
-    monkeypatch.setitem(harness.TOKENS, "cpu", 20)
-    parts = harness.likelihoods(llama, questions, 8)
-    assert sizes[1:] == [(2, 10), (2, 8), (2, 3)]
-    for (first,), (second,) in zip(whole, parts, strict=True):
-        assert first[0] == pytest.approx(second[0], rel=1e-4)
-
-
-def test_models_without_shared_contexts_hold_few_logits_too(place, monkeypatch):
-    model = tiny.make("opt", vocab_size=400, max_position_embeddings=512).eval()
-    asked = instances(KINDS["piqa"].pose(row) for row in text.read_rows(place.data, "piqa"))
-    shapes, answers, most = watched(model), [], []
-    for _ in range(2):
-        shapes.clear()
-        answers.append(harness.VersionedModel(model, tokenizer(begin=True), "0.4", 16).loglikelihood(asked))
-        most.append(400 * max(map(math.prod, shapes)))
-        monkeypatch.setattr(harness, "LOGITS", most[0] // 4)
-    assert most[1] <= most[0] // 4
-    np.testing.assert_allclose(*([value for value, _ in of] for of in answers), rtol=1e-5)
-
-
 def test_examples_are_drawn_as_each_version_of_lm_eval_does():
     rnd, train, shuffled = random.Random(42), range(9), list(range(7))
     rnd.shuffle(shuffled)
@@ -217,18 +168,8 @@ def test_examples_are_drawn_as_each_version_of_lm_eval_does():
     assert harness.draw(7, 9, 3, "0.4").tolist() == [rnd.sample(train, 3) for _ in range(7)]
 
 
-def test_what_decides_the_numbers_is_recorded(found):
-    protocol = found["0.3"].protocol
-    assert (protocol["lm_eval"], protocol["asked_as"]) == (lm_eval.__version__, "0.3")
-    shown = protocol["questions"]["piqa_2"]
-    assert (shown["shots"], shown["example_seed"], shown["version"]) == (2, 42, "1.0")
-    assert protocol["questions"]["piqa"]["example_seed"] is None
-    assert len({facts["definition_sha256"] for facts in protocol["questions"].values()}) == len(KINDS)
-    json.dumps(protocol)
-
-
 def test_perplexities_are_those_of_plain_loops(place, found):
-    coder, found = tokenizer(begin=True), found["0.3"]
+    coder, found = tokenizer(), found["0.3"]
     coder.no_padding()
     rows = [row["text"] for row in text.read_rows(place.data, "validation")]
     joined = "\n\n".join(row["text"] for row in text.read_rows(place.data, "test"))
@@ -246,7 +187,7 @@ def test_perplexities_are_those_of_plain_loops(place, found):
 
 def test_the_release_calibrates_on_the_first_blocks(place, monkeypatch):
     monkeypatch.setattr("flexround.tasks.commonsense.JOINED", 12)
-    task, coder, blocks = build(calibration="release"), tokenizer(begin=True), []
+    task, coder, blocks = build(calibration="release"), tokenizer(), []
     coder.no_padding()
     documents = [row["text"] for row in text.read_rows(place.data, "train")]
     for start in range(0, len(documents), 12):
@@ -256,15 +197,3 @@ def test_the_release_calibrates_on_the_first_blocks(place, monkeypatch):
     assert inputs.x.shape == (20, *task.input_shape)
     assert inputs.x[:, 0].tolist() == blocks[:20]
     assert not inputs.x[:, 1].any()
-    for rule in ("release", "paper"):
-        task = build(calibration=rule)
-        with pytest.raises(InputError, match="samples=9999"):
-            task.inputs(task.calibration(place.data, 9999, 0), place.network)
-
-
-def test_a_tokenizer_begins_texts_unless_the_options_say_so(place, prepared, tmp_path):
-    artifacts.write_text(tmp_path / "tokenizer.json", tokenizer(begin=False).to_str())
-    other = SimpleNamespace(model=place.model, network=tmp_path, data=prepared)
-    with pytest.raises(InputError, match="adds 0 tokens"):
-        evaluated(other)
-    assert evaluated(other, begin=False, shots=(0,)).metrics["ppl"] > 1

@@ -1,8 +1,5 @@
 """Fake quantization compiled: the same numbers as operation by operation, and what happens where it can't be."""
 
-import functools
-import itertools
-
 import pytest
 import tensors
 import torch
@@ -10,10 +7,8 @@ import toy
 
 from flexround.quant import formula
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.adaquant import AdaQuant
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
-from flexround.quant.functions import DivideRound
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.rounding import Axes
 from flexround.quant.signround import SignRound
@@ -46,26 +41,12 @@ def values(made, weight, on, kind):
 
 
 @needs_compiler
-def test_weights_with_gaps_are_compiled():
-    weight = tensors.randn(40, 96).t()[::2] * 0.1
-    grid = grid_from_range(*channel_range(weight, 0), Scheme(4, symmetric=False, axis=0), has_negatives=True)
-    made = FlexRound(weight, grid, Axes(0))
-    (plain, *_), (compiled, *_) = (values(made, weight, on, torch.float32) for on in (False, True))
-    torch.testing.assert_close(compiled, plain)
-
-
-@needs_compiler
 @pytest.mark.parametrize(
     ("rounding_class", "shape", "kind"),
     [
-        (FlexRound, (48, 40), torch.float32),
-        (FlexRound, (48, 40), torch.bfloat16),
-        (FlexRound, (16, 5, 3, 3), torch.float32),
-        (FlexRound, (16, 1, 3, 3), torch.float32),
-        (AdaQuant, (48, 40), torch.float32),
-        (AdaRound, (16, 5, 3, 3), torch.bfloat16),
-        (SignRound, (48, 40), torch.bfloat16),
-        (SignRound, (16, 5, 3, 3), torch.float32),
+        (FlexRound, (8, 5, 3, 3), torch.float32),
+        (AdaRound, (8, 5, 3, 3), torch.bfloat16),
+        (SignRound, (24, 20), torch.float32),
     ],
 )
 def test_compiled_weights_are_those_of_plain_operations(rounding_class, shape, kind):
@@ -88,8 +69,7 @@ def test_compiled_weights_are_those_of_plain_operations(rounding_class, shape, k
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("shape", "kept", "kind"),
-    [((6, 40, 24), None, torch.float32), ((5, 8, 7, 7), 0.5, torch.float32), ((6, 40, 24), None, torch.bfloat16)],
+    ("shape", "kept", "kind"), [((5, 8, 7, 7), 0.5, torch.float32), ((6, 40, 24), None, torch.bfloat16)]
 )
 def test_compiled_activations_are_those_of_plain_operations(shape, kept, kind):
     """5 % of them clipped; of half precision they are quantized in float32."""
@@ -117,19 +97,13 @@ def test_compiled_activations_are_those_of_plain_operations(shape, kept, kind):
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("recipe", "settings"),
-    [
-        (toy.recipe("B", "adaround", 4), {"lr": 0.05, "reg_weight": 0.01}),
-        (toy.recipe("Q", "flexround", 4, 4), {"iters": 15}),
-    ],
-)
-def test_a_short_reconstruction_finds_the_same_codes_and_steps(tmp_path, recipe, settings):
+def test_a_short_reconstruction_finds_the_same_codes_and_steps(tmp_path):
     """In a long one last digits grow, as they do from inputs changed by 1e-7 (docs/developers.md).
 
     On some CPUs one weight lies so near to the border of two codes that they decide its code.
     """
-    start, *_ = toy.run(toy.job(recipe, iters=0), tmp_path / "start")
+    recipe, settings = toy.recipe("Q", "flexround", 4, 4), {"net": toy.model(depth=1), "iters": 10}
+    start, *_ = toy.run(toy.job(recipe, **settings | {"iters": 0}), tmp_path / "start")
     plain, *_ = toy.run(toy.job(recipe, **settings), tmp_path / "plain")
     compiled, records, _ = toy.run(toy.job(recipe, fused=True, **settings), tmp_path / "fused")
     assert all(record["kernels"] == "compiled" for record in records)
@@ -155,34 +129,3 @@ def test_without_a_compiler_a_line_says_so_and_nothing_changes(tmp_path, monkeyp
     assert "nothing can be compiled for meta (no g++ here)" in caplog.text
     assert toy.same(again, plain)
     assert all(record["kernels"] == "native" for record in records)
-
-
-class Own(FlexRound):
-    """A rounding that knows nothing of compiling."""
-
-    fusable = False
-
-    def fuse(self, on):
-        raise AssertionError
-
-
-def test_a_rounding_that_is_not_compiled_runs_as_written(tmp_path):
-    recipe = toy.recipe("B", f"{Own.__module__}:Own", 3)
-    plain, *_ = toy.run(toy.job(recipe, iters=5), tmp_path / "plain")
-    again, records, _ = toy.run(toy.job(recipe, iters=5, fused=True), tmp_path / "again")
-    assert toy.same(again, plain)
-    assert all(record["kernels"] == "native" for record in records)
-
-
-def test_a_network_may_have_weights_of_many_kinds(monkeypatch):
-    """More than torch's limit, which is eight."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # not to wait for C++
-    formula._compiled.cache_clear()
-    step, low, high = torch.tensor(0.1), torch.tensor(-8.0), torch.tensor(7.0)
-    for shape in itertools.product((1, 4), (1, 4), (1, 4)):
-        for channels in ((), (*shape[:1], 1, 1)):
-            weight, small = tensors.randn(*shape), torch.zeros(channels)
-            assert (
-                DivideRound.apply(weight, step, small, torch.zeros(shape), None, None, low, high, True).shape == shape
-            )
-    formula._compiled.cache_clear()

@@ -23,7 +23,7 @@ def case(kind, axis=None, symmetric=True, **options):
     if kind in SHAPES:
         grid = initial_grid(weight, Scheme(3, symmetric, axis and axes.output))
     else:
-        grid = attach.weight_grid("layer", weight, Scheme(3, symmetric, 0), "mse", 2.4, 8)
+        grid = attach.weight_grid(weight, Scheme(3, symmetric, 0), "mse", 2.4, 8)
         weight = in_groups(weight, grid.step)
     mixed = randn(groups, 200, features, seed=5) @ randn(groups, features, features, seed=6)
     return weight, GPTQ(weight, grid, axes, **options), mixed

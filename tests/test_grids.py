@@ -33,19 +33,6 @@ def test_asymmetric_codes_are_those_of_torchs_own_fake_quantize(axis):
     torch.testing.assert_close(nearest_codes(x, grid) * step, theirs, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Scheme(1), "bits=1"),
-        (lambda: Scheme(9), "bits=9"),
-        (lambda: initial_grid(torch.tensor([1.0, float("nan"), 2.0]), Scheme(4)), "1 of 3 values are NaN"),
-    ],
-)
-def test_impossible_bits_and_values_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("value", [0.0, 0.25, -3.0])
 def test_constant_tensors_are_off_by_half_a_step_at_most(symmetric, value):
@@ -55,27 +42,17 @@ def test_constant_tensors_are_off_by_half_a_step_at_most(symmetric, value):
     assert ((nearest_codes(x, grid) * grid.step - x).abs() <= grid.step / 2 + 1e-7).all()
 
 
-@pytest.mark.parametrize("p", [2.0, 2.4])
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(("bits", "p"), [(2, 2.0), (3, 2.4), (5, 2.4)])
 @pytest.mark.parametrize("shape", ["normal", "one-sided", "heavy", "channels of one sign"])
 def test_the_search_is_within_a_percent_of_the_exhaustive_one(bits, symmetric, p, shape):
-    x = randn(600, seed=bits)
+    x = randn(300, seed=bits)
     one_sign = torch.stack([x, x.abs() + 0.2, -x.abs() - 0.5, torch.full_like(x, 0.95), torch.full_like(x, -3)])
     x = {"normal": x, "one-sided": x.abs(), "heavy": x**3 + 0.5, "channels of one sign": one_sign}[shape]
     axis = 0 if x.ndim > 1 else None
     _, least = exhaustive(torch.atleast_2d(x), bits, symmetric, p)
     error = mean_error(x, initial_grid(x, Scheme(bits, symmetric, axis), "mse", p), axis, p)
     assert (error.flatten() <= 1.01 * least + 1e-12).all()
-
-
-def test_a_layer_of_one_input_has_channels_of_one_sign_alone():
-    x, layer = randn(32, 1, seed=1), torch.nn.Linear(1, 16, bias=False)
-    layer.weight.data = randn(16, 1)
-    recipe = flexround.Recipe(setting="B", rounding="flexround", w_bits=8)
-    settings = {"iters": 4, "progress": False, "w_scheme": "asymmetric", "w_granularity": "channel"}
-    found = flexround.quantize(layer.eval(), x, recipe, **settings)
-    assert (found(x) - layer(x)).norm() < 0.01 * layer(x).norm()
 
 
 @pytest.mark.parametrize("p", [2.0, 2.4])

@@ -9,7 +9,7 @@ from tensors import randn
 from torch import nn
 
 import flexround
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.models.surgery import attach
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme, in_groups
@@ -29,10 +29,10 @@ def test_a_group_is_learned_as_a_channel_of_its_own_would_be(case, symmetric):
     if issubclass(cls, FlexRound):
         options = options | {"use_s3_s4": False}
     weight = randn(6, 24, seed=3) * 0.2 + (0 if symmetric else 0.1)
-    grid = attach.weight_grid("layer", weight, Scheme(3, symmetric, 0), "mse", 2.4, SIZE)
+    grid = attach.weight_grid(weight, Scheme(3, symmetric, 0), "mse", 2.4, SIZE)
     assert grid.step.shape == (6, 3, 1)
     rows = weight.reshape(18, SIZE)
-    alone = attach.weight_grid("layer", rows, Scheme(3, symmetric, 0), "mse", 2.4)
+    alone = attach.weight_grid(rows, Scheme(3, symmetric, 0), "mse", 2.4)
     assert torch.equal(grid.step.flatten(), alone.step.flatten())
     module = nn.Linear(24, 6)
     attach.bake(module, weight)
@@ -63,33 +63,6 @@ def test_each_group_of_a_network_s_weights_has_a_step(rounding):
     step, zero_point = (each.squeeze(2).repeat_interleave(SIZE, 1) for each in (codes.grid.step, codes.grid.zero_point))
     weight = found.model.model.layers[0].mlp.down_proj.weight
     assert torch.equal((codes.codes.float() - zero_point) * step, weight)
-
-
-def test_groups_help_where_input_channels_differ():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)).eval()
-    x = torch.randn(64, 32)
-    with torch.no_grad():
-        model[2].weight[:, ::16] *= 20  # in two groups of four
-        wanted = model(x)
-    ends = {"stem_bits": "low", "head_bits": "low"}
-    errors = {
-        kind: (flexround.quantize(model, x, "b-rtn-w4", **FEW | ends, **settings)(x) - wanted).square().mean()
-        for kind, settings in (("channel", {"w_granularity": "channel"}), ("group", GROUP))
-    }
-    assert errors["group"] < 0.7 * errors["channel"]
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (12, "in groups of 12 input channels"),
-        (4, "group_size = 4: .*greater than or equal to 8"),
-    ],
-)
-def test_a_size_that_does_not_divide_is_refused(size, message):
-    with pytest.raises((InputError, SettingsError), match=message):
-        flexround.quantize(llama(), words(), "b-flexround-w4", **FEW, w_granularity="group", group_size=size)
 
 
 def test_groups_of_a_transposed_linear_are_refused():

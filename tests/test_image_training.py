@@ -6,7 +6,6 @@ import torch
 from image_sets import digits_task
 from torch import nn
 
-from flexround.errors import NumericalError
 from flexround.tasks import image_training
 
 
@@ -39,13 +38,6 @@ def test_training_learns_and_repeats_itself(small_digits):
     assert torch.equal(results[0][1], results[1][1])
     assert not torch.equal(results[0][1], results[2][1])
     assert results[0][0]["train_accuracy"] > 20.0
-
-
-def test_divergence_is_an_error(small_digits):
-    network = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
-    network[1].weight.data *= 1e38
-    with pytest.raises(NumericalError, match="loss is"):
-        digits_task().finetune(network, small_digits, RECIPE, small_digits)
 
 
 def test_shift_keeps_content():

@@ -14,7 +14,6 @@ from tokenizers import models, pre_tokenizers, processors
 from flexround.errors import InputError, NumericalError
 from flexround.io import artifacts
 from flexround.tasks import encode, text, text_metrics
-from flexround.tasks import language as language_modelling
 from flexround.tasks.language import LanguageModelling, LanguageOptions
 
 CPU = torch.device("cpu")
@@ -50,15 +49,6 @@ def test_blocks_by_hand():
     assert found.dtype == np.int32
     with pytest.raises(InputError, match="3 tokens of text are less than one block"):
         cut(["a b", "c"], 4)
-
-
-def test_tokenizing_in_chunks_as_text_is_needed_changes_nothing(monkeypatch):
-    whole, read = list(itertools.chain(*cut(TEXTS, 7, 4))), []
-    monkeypatch.setattr(encode, "CHUNK", 3)
-    assert list(itertools.chain(*cut(TEXTS, 7, 4))) == whole
-    endless = (read.append(1) or "a b" for _ in itertools.count())
-    next(encode.blocks(endless, letters(), 4, 2))
-    assert len(read) <= 6
 
 
 def test_the_tail_of_each_group_of_rows_is_dropped_as_by_run_clm():
@@ -108,21 +98,6 @@ def evaluated(place, batch=5):
     return place.task.evaluate(place.model, place.data, CPU, batch, place.network, "validation")
 
 
-def test_batches_are_small_enough_for_their_logits(place, monkeypatch):
-    sizes = []
-    place.model.register_forward_pre_hook(
-        lambda _, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
-    whole = evaluated(place)
-    assert whole.n_examples == {"ppl": len(ids_of(place, "validation")) // 8}
-    assert whole.metrics["ppl"] == pytest.approx(math.exp(whole.predictions["validation/loss"].mean()))
-    assert max(sizes) == 5
-    monkeypatch.setattr(language_modelling, "LOGITS", 2 * 8 * 16)
-    sizes.clear()
-    assert evaluated(place).metrics["ppl"] == pytest.approx(whole.metrics["ppl"], rel=1e-6)
-    assert max(sizes) == 2
-
-
 # training
 
 
@@ -131,15 +106,6 @@ def test_training_lowers_the_perplexity_and_takes_every_block(place):
     facts = place.task.finetune(place.model, place.data, FIT, place.network)
     assert facts["steps"] == 2 * math.ceil(len(ids_of(place, "train")) // 8 / 4)
     assert evaluated(place).metrics["ppl"] < before
-
-
-def test_other_models_are_refused(place):
-    long = LanguageModelling(LanguageOptions(name="ptb", block_size=65))
-    with pytest.raises(InputError, match="64 positions"):
-        long.finetune(place.model, place.data, FIT, place.network)
-    place.model.config.vocab_size = 5
-    with pytest.raises(InputError, match="vocab_size is 5"):
-        place.task.finetune(place.model, place.data, FIT, place.network)
 
 
 # calibration
@@ -162,23 +128,3 @@ def test_calibration_inputs_are_different_training_blocks(place):
     assert not torch.equal(drawn(place, 20, 1).x, inputs.x)
     with pytest.raises(InputError, match=f"samples=99: the training set has {len(blocks)} blocks"):
         drawn(place, 99, 0)
-
-
-def test_every_block_is_chosen_equally_often():
-    rng = np.random.default_rng(0)
-    counts = np.zeros((3, 5))
-    for _ in range(3000):
-        chosen = language_modelling.choose(rng.integers(2**62, size=3), 5)
-        counts[range(3), chosen] += 1
-        assert len(set(chosen)) == 3
-    np.testing.assert_allclose(counts / 3000, 0.2, atol=0.03)
-
-
-def test_held_out_rows_are_the_first_ones(place):
-    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=8, heldout=30))
-    rows = text.read_rows(place.data, "train")
-    assert place.task.held_out(place.data) == rows[:30]
-    stored = place.task.calibration(place.data, 5, 0)["examples"].tobytes().decode()
-    assert stored.splitlines() == text.read_lines(place.data, "train")[30:]
-    found = place.task.evaluate(place.model, place.data, CPU, 5, place.network, "heldout")
-    assert found.n_examples["ppl"] == sum(len(row["text"].split()) for row in rows[:30]) // 8

@@ -239,11 +239,10 @@ class Elsewhere(FlexRound):
 
 
 @pytest.mark.parametrize("stem", [False, True])
-def test_codes_worse_than_nearest_and_another_start_are_reported(stem):
+def test_codes_worse_than_nearest_are_reported(stem):
     few = FEW | {"blocks": ["stem", "stage"], "reconstruct_stem": stem, "rounding": Elsewhere}
-    with pytest.warns(UserWarning, match="codes worse than round-to-nearest.*: (stem, )?stage") as said:
+    with pytest.warns(UserWarning, match="codes worse than round-to-nearest.*: (stem, )?stage"):
         found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **few)
-    assert ("not learned, as it started: stem" in str(said[0].message)) is not stem
     assert found.report[0]["nearest"] == []
 
 

@@ -52,12 +52,6 @@ def test_training_changes_query_and_value_by_the_rank():
             assert torch.equal(new, old), name
 
 
-@pytest.mark.parametrize("wrong", [{}, {"lora": LORA}, {"precision": "bf16"}])
-def test_a_frozen_base_in_half_precision_needs_adapters(wrong):
-    with pytest.raises(ValueError, match="needs `lora`, and `precision`"):
-        train(tiny.make("llama"), frozen="float16", **wrong)
-
-
 # a frozen base in half precision
 
 
@@ -108,14 +102,3 @@ def test_memory_is_saved_without_a_change_of_the_result(settings):
     torch.testing.assert_close(model.state_dict(), expected.state_dict())
     assert found["loss"] == pytest.approx(facts["loss"])
     assert found["steps"] == facts["steps"]
-
-
-def test_rows_at_once_and_activations_computed_again():
-    model, rows, calls = make(torch.float32), [], []
-    model.model.embed_tokens.register_forward_pre_hook(lambda _, arguments: rows.append(len(arguments[0])))
-    train(model, epochs=1, at_once=3)
-    assert rows == [3, 1, 3, 1, 3], "of 11 examples in batches of 4"
-    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
-    train(model, epochs=1, checkpointing=True, lora=LORA)
-    assert len(calls) == 2 * 3
-    assert not model.is_activation_checkpointing

@@ -18,75 +18,40 @@ from flexround.models.surgery import attach
 from flexround.settings import load
 from flexround.tasks import protocol
 
-SCALES = ("mini", "paper", "real")
 load_params = functools.cache(load.load_params)
 
 
 class Case(NamedTuple):
-    """A network of a scale in evaluation mode, what cuts it, its blocks, a batch, and which tokens are real."""
+    """A network of a scale in evaluation mode, what cuts it, its blocks, and a batch of images."""
 
     model: nn.Module
     cut: Callable[[nn.Module], list[Block]]
     blocks: list[Block]
     x: torch.Tensor
-    mask: torch.Tensor | None
-
-    @property
-    def image(self):
-        return self.mask is None
-
-    def last_output(self):
-        """Return what the last block gives while the whole network runs; of texts, for the real tokens."""
-        if self.image:
-            return self.model(self.x)
-        seen, types = [], {"token_type_ids": self.x[:, 1]} if hasattr(self.model.config, "type_vocab_size") else {}
-        handle = self.blocks[-1].module.register_forward_hook(lambda _m, _x, y: seen.append(y))
-        self.model.base_model(self.x[:, 0], attention_mask=self.mask.long(), **types)
-        handle.remove()
-        return (seen[0][0] if isinstance(seen[0], tuple) else seen[0])[self.mask]
-
-
-def of_images(scale, task):
-    return protocol.named(load_params(scale).scale, task).input_dtype == "float32"
 
 
 def named():
-    """Return (scale, task, checkpoint): of mini one for each factory, of the other scales those for images alone."""
-    found, families = {}, set()
-    for name in SCALES:
-        params = load_params(name)
-        families |= {checkpoint.model.blocks for checkpoint in params.scale.checkpoints.values()}
+    """Return (scale, task, checkpoint) for each factory of image networks in the scales."""
+    found = {}
+    for params in map(load_params, ("mini", "paper", "real")):
         for task, checkpoint in params.pairs():
             model = params.checkpoint(checkpoint).model
-            if name == "mini" or of_images(name, task):
-                found.setdefault((model.factory, model.blocks), (name, task, checkpoint))
-    assert families == {blocks for _, blocks in found}, "every family of the scales is here"
-    return found
+            if protocol.named(params.scale, task).input_dtype == "float32":
+                found.setdefault((model.factory, model.blocks), (params.scale.name, task, checkpoint))
+    return found.values()
 
 
-NAMED = named()
-images = pytest.mark.parametrize(
-    "case", [names for names in NAMED.values() if of_images(*names[:2])], ids="-".join, indirect=True
-)
-
-
-@pytest.fixture(scope="module", params=NAMED.values(), ids="-".join)
+@pytest.fixture(scope="module", params=named(), ids="-".join)
 def case(request):
     name, task, checkpoint = request.param
     scale = load_params(name).scale
     task, model = protocol.named(scale, task), scale.checkpoints[checkpoint].model
     torch.manual_seed(3)  # of factories without a seed
-    generator = torch.Generator().manual_seed(0)
     network, cut = imports.load(model.factory)(**model.args, **task.head).eval(), imports.load(model.blocks)
-    if task.input_dtype == "float32":
-        x, mask = torch.randn(2, 3, *(min(side, 64) for side in task.input_shape[1:]), generator=generator), None
-        fit_batch_norms(network, x)
-    else:
-        length = task.input_shape[-1]
-        ids = torch.randint(1, network.config.vocab_size, (2, length), generator=generator)
-        x = torch.stack([ids, (torch.arange(length) > 4).long().expand(2, -1)], 1)
-        mask = torch.arange(length) < torch.tensor([[length], [length // 2]])
-    return Case(network, cut, cut(network), x, mask)
+    size = [min(side, 64) for side in task.input_shape[1:]]
+    x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    fit_batch_norms(network, x)
+    return Case(network, cut, cut(network), x)
 
 
 @torch.no_grad()
@@ -102,35 +67,21 @@ def fit_batch_norms(model, x):
 
 @torch.no_grad()
 def test_blocks_equal_the_model_and_none_changes_its_input(case):
-    y, found = case.last_output(), case.x
+    y, found = case.model(case.x), case.x
     for block in case.blocks:
         x = block.before(found)
         kept = x.clone()
-        found = block(x, case.mask)
+        found = block(x)
         assert torch.equal(x, kept), f"{block.name} changes its input"
-    if case.image:
-        assert torch.equal(found, y)
-        assert (y[0] - y[1]).norm() > 0.1 * y.norm()
-    else:
-        torch.testing.assert_close(found[case.mask], y)
-        assert found.isfinite().all()
+    assert torch.equal(found, y)
+    assert (y[0] - y[1]).norm() > 0.1 * y.norm()
 
 
-def test_each_parameter_is_in_one_block_and_none_in_glue(case):
-    assert len(case.blocks) == len({block.name for block in case.blocks})
-    glue = [block.before for block in case.blocks if isinstance(block.before, nn.Module)]
-    assert not any(list(before.parameters()) for before in glue)
-    held = [id(parameter) for block in case.blocks for parameter in block.module.parameters()]
-    assert len(held) == len(set(held))
-    if case.image:
-        assert held == [id(parameter) for parameter in case.model.parameters()]
-    else:
-        assert len(case.blocks) == case.model.config.num_hidden_layers
-
-
-@images
-def test_first_and_last_linear_stand_alone(case):
+def test_each_parameter_is_in_one_block_and_the_ends_stand_alone(case):
     model, blocks = case.model, case.blocks
+    assert len(blocks) == len({block.name for block in blocks})
+    held = [id(parameter) for block in blocks for parameter in block.module.parameters()]
+    assert held == [id(parameter) for parameter in model.parameters()]
     linears = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
     for block, linear in ((blocks[0], linears[0]), (blocks[-1], linears[-1])):
         assert [module for module in block.module.modules() if isinstance(module, nn.Conv2d | nn.Linear)] == [linear]
@@ -149,28 +100,34 @@ class Mark(nn.Module):
         return torch.round(x * 2) / 2 + 0.25
 
 
+def watched(blocks):
+    """Put a mark on each site; return the marks, and a list of what the layers will read."""
+    marks, read = [], []
+    for site in (site for block in blocks for site in block.sites):
+        # A quantizer becomes a child of its site's module, and a Sequential would run it as one more layer.
+        assert not isinstance(site.module, nn.Sequential)
+        marks.append(Mark())
+        attach.attach_quantizer(site, marks[-1])
+    for layer in (layer for block in blocks for layer in attach.weight_layers(block)):
+        layer.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    return marks, read
+
+
+def check_marked(tensors):
+    for tensor in tensors:
+        assert torch.equal((tensor - 0.25) * 2, ((tensor - 0.25) * 2).round())
+
+
 @torch.no_grad()
 def test_layers_read_quantized_tensors_and_nothing_else_is(case):
-    """But the first layer of images, which reads them; what the last one reads is pooled, and blocks give quantized."""
-    blocks, marks, read = case.cut(copy.deepcopy(case.model)), [], []
+    """But the first layer, which reads images; what the last one reads is pooled, and blocks give quantized."""
+    blocks, given, x = case.cut(copy.deepcopy(case.model)), [], case.x
+    marks, read = watched(blocks)
     for block in blocks:
-        for site in block.sites:
-            # A quantizer becomes a child of its site's module, and a Sequential would run it as one more layer.
-            assert not isinstance(site.module, nn.Sequential)
-            marks.append(Mark())
-            attach.attach_quantizer(site, marks[-1])
-    layers = [layer for block in blocks for layer in attach.weight_layers(block)]
-    for layer in layers[1:] if case.image else layers:
-        layer.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
-    given, x = [], case.x
-    for block in blocks:
-        x = block(block.before(x), case.mask)
+        x = block(block.before(x))
         given.append(x)
-    assert len(read) == len(layers) - case.image
-    quantized = read[:-1] + given[:-1] if case.image else read
-    for tensor in quantized:
-        assert torch.equal((tensor - 0.25) * 2, ((tensor - 0.25) * 2).round())
-    assert [mark.calls for mark in marks] == [1] * len({id(tensor) for tensor in read})
+    check_marked(read[1:-1] + given[:-1])
+    assert [mark.calls for mark in marks] == [1] * len({id(tensor) for tensor in read[1:]})
 
 
 def test_equalization_groups_follow_the_shortcuts():

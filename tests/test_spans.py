@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from flexround.tasks import squad
 from flexround.tasks.squad import Features, features, predictions
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "beyonce", "sang", "play", "##ed", *"abcdefghij", "."]
@@ -54,21 +53,6 @@ def test_windows_overlap_and_only_the_context_is_cut():
     assert tuple(array.dtype for array in (*vars(found.inputs).values(), *found[1:])) == dtypes
 
 
-def test_the_positions_are_those_of_a_search_through_the_tokens():
-    rng = np.random.default_rng(0)
-    context = "played a b. sang cd played e f"
-    for _ in range(100):
-        start, end = sorted(rng.choice(len(context), 2, replace=False))
-        found = ask(context, max_length=9)
-        starts, ends = squad._positions(found.offsets, np.tile([start, end], (len(found.inputs.ids), 1)))
-        for offsets, *got in zip(found.offsets.tolist(), starts, ends, strict=True):
-            inside = [index for index, offset in enumerate(offsets) if offset[0] >= 0]
-            whole = offsets[inside[0]][0] <= start and end <= offsets[inside[-1]][1]
-            first = max((index for index in inside if offsets[index][0] <= start), default=0)
-            last = min((index for index in inside if offsets[index][1] >= end), default=0)
-            assert got == ([first, last] if whole else [0, 0])
-
-
 @pytest.mark.parametrize("context", ["  \t a Beyoncé sang", "é — 😀 a Beyonce\u0301 sang"])
 def test_offsets_count_characters_of_the_context_as_given(context):
     found = ask(context, "sang", max_length=12)
@@ -77,30 +61,6 @@ def test_offsets_count_characters_of_the_context_as_given(context):
         start, end = found.offsets[0, tokens(found.inputs.ids[0]).index(word)]
         assert context[start:end].lower().startswith(word[:6])
     assert context[found.offsets[0, found.starts[0], 0] : found.offsets[0, found.ends[0], 1]] == "sang"
-
-
-def test_questions_are_kept_apart_across_chunks(monkeypatch):
-    monkeypatch.setattr(squad, "CHUNK", 2)
-    contexts = ["a b c d e f", "g", "h i j a b"]
-    found = features(bert(WORDS), [row(*pair) for pair in zip(contexts, "fgh", strict=True)], 8, 2)
-    assert found.example.tolist() == [0, 0, 1, 2, 2]
-    assert predictions(found, *one_hot(found), contexts, *LIMITS) == ["f", "g", "h"]
-
-
-def test_the_tokenizer_s_own_limits_do_not_count():
-    tokenizer = bert(WORDS)
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=20)
-    tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()  # doesn't drop white space before a question, as BERT's does
-    found = features(tokenizer, [row("a.b.", "a", " \t who")], 9, 2)
-    assert tokens(found.inputs.ids[0]) == ["[CLS]", "who", "[SEP]", *"a.b.", "[SEP]", "[PAD]"]
-
-
-def test_long_questions_and_an_empty_context():
-    assert ask("a b", "b", question="who sang a").starts.tolist() == [6]  # all of it fits
-    empty = ask("", "")
-    assert (empty.starts.tolist(), empty.ends.tolist()) == ([0], [0])
-    assert predictions(empty, np.ones((1, 8)), np.ones((1, 8)), [""], *LIMITS) == [""]
 
 
 def one_hot(found: Features):

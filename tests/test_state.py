@@ -11,7 +11,6 @@ import torch
 import toy
 from forks import Fork, killed_at
 
-from flexround.errors import InputError
 from flexround.io import resume
 from flexround.reconstruct import engine, state
 from flexround.reconstruct.cache import Store
@@ -93,45 +92,6 @@ def test_finished_blocks_are_not_computed_again(tmp_path, after, caches, monkeyp
     assert toy.same(found, toy.straight("B", "flexround", 3, 4))
     assert [record["block"] for record in records] == ["stem", "body.0", "body.1", "head"] * 2
     assert not (tmp_path / "run").exists()
-
-
-def test_state_of_other_settings_is_not_used(tmp_path, monkeypatch):
-    interrupted(tmp_path, 2, toy.recipe("B", "rtn", 3), monkeypatch, "a" * 16)
-    found = toy.run(toy.job(toy.recipe()), tmp_path, "b" * 16)[0]
-    assert toy.same(found, toy.straight())
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["a" * 16], "only one's own state is removed"
-
-
-@pytest.mark.parametrize("position", ["weights/001", "weights/003"])
-def test_what_goes_wrong_while_writing_ends_the_run(tmp_path, monkeypatch, position):
-    commit = State.commit
-
-    def full(self, where, *rest):
-        if where == position:
-            raise InputError("no space left")
-        commit(self, where, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(State, "commit", full)
-        with pytest.raises(InputError, match="no space left"):
-            toy.run(toy.job(toy.recipe()), tmp_path)
-    assert toy.same(toy.run(toy.job(toy.recipe()), tmp_path)[0], toy.straight())
-
-
-@pytest.mark.parametrize("setting", ["B", "Q"])
-def test_the_progress_lists_files_that_are_there(tmp_path, monkeypatch, setting):
-    """A kill just before the rename finds all files that the old progress lists, just after it those of the new one."""
-    save, seen = resume.save, []
-
-    def watched(name, tensors, **facts):
-        names = {path.name for path in (tmp_path / "run" / ("f" * 16)).iterdir()}
-        assert names >= {entry["file"] for entry in facts["entries"]}
-        seen.append(name)
-        save(name, tensors, **facts)
-
-    monkeypatch.setattr(resume, "save", watched)
-    toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4), **FEW), tmp_path)
-    assert len(seen) > 3
 
 
 def test_a_cache_comes_back_with_its_layout(tmp_path):

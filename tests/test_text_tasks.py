@@ -1,11 +1,9 @@
 """GLUE, SQuAD and the pretraining corpus through the stages, on a tiny scale."""
 
 import contextlib
-import itertools
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +14,12 @@ from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import Trainer
 
-from flexround.errors import InputError, NumericalError
 from flexround.io import artifacts
 from flexround.models import build, tokenizer_files
 from flexround.reconstruct import codes
 from flexround.settings import layout
 from flexround.stages import finetune
-from flexround.tasks import protocol, text, text_training
-from synthetic import tokenizers
+from flexround.tasks import text, text_training
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
 
@@ -73,24 +69,6 @@ def test_the_evaluation_is_that_of_a_plain_loop(chain):
             predicted.append(int(model(input_ids=torch.tensor([found.ids[:32]])).logits.argmax()))
     np.testing.assert_array_equal(stored["predictions/validation/predicted"], predicted)
     np.testing.assert_array_equal(stored["predictions/validation/label"], [row["label"] for row in rows])
-
-
-class Sure(torch.nn.Module):
-    """Prefers the tokens of the context to all others, by logits below 0."""
-
-    config = SimpleNamespace(type_vocab_size=2)
-
-    def forward(self, input_ids, token_type_ids, attention_mask):
-        logits = torch.where((token_type_ids == 1) & (input_ids >= len(tokenizers.SPECIAL)), -1.0, -100.0)
-        return SimpleNamespace(start_logits=logits, end_logits=logits)
-
-
-def test_what_was_not_computed_is_no_answer_of_squad(chain):
-    options = {"max_length": 256, "n_best": 3}
-    task = protocol.build(chain.params.scale.tasks["squad"].model_copy(update={"options": options}))
-    network = chain.weights("corpus-masked", "bert-base")
-    found = task.evaluate(Sure(), chain.data("squad"), torch.device("cpu"), 1, network, "validation")
-    assert all(found.predictions["validation/answers"].tobytes().decode().split("\n"))
 
 
 def test_the_body_is_the_pretrained_one_and_the_head_is_new(chain):
@@ -147,34 +125,3 @@ def test_rates_and_decay_are_those_of_the_example_scripts(chain):
     decayed, _ = ({id(p) for p in group["params"]} for group in text_training.decay_groups(llama, 0.01))
     named = set(Trainer.get_decay_parameter_names(None, llama))
     assert decayed == {id(p) for name, p in llama.named_parameters() if name in named}
-
-
-def test_the_last_batch_is_kept():
-    model, seen = torch.nn.Linear(5, 1), []
-    arrays = {"x": np.arange(50, dtype=np.float32).reshape(10, 5)}
-
-    def loss(model, batch, _):
-        seen.append(batch["x"][:, 0].tolist())
-        return model(batch["x"]).square().mean()
-
-    facts = text_training.train(model, arrays, loss, text_training.TrainSettings(epochs=2, batch=4, lr=0.01))
-    assert [len(rows) for rows in seen] == 2 * [4, 4, 2]
-    assert facts["steps"] == 6
-    assert sorted(itertools.chain(*seen[:3])) == arrays["x"][:, 0].tolist(), "each example once an epoch"
-    assert not model.training
-
-
-def test_inputs_longer_than_the_model_s_positions_are_refused(chain):
-    options = {"name": "rte", "max_length": 64}
-    task = protocol.build(chain.params.scale.tasks["glue-rte"].model_copy(update={"options": options}))
-    model, weights = chain.model("glue-cola", "bert-base"), chain.weights("corpus-masked", "bert-base")
-    with pytest.raises(InputError, match="48 positions"):
-        task.finetune(model, chain.data("glue-rte"), {"epochs": 1, "batch": 8, "lr": 1e-3}, weights)
-
-
-def test_logits_that_are_no_numbers_are_named(chain):
-    model = chain.model("glue-cola", "bert-base")
-    model.classifier.bias.data.fill_(torch.nan)
-    network = chain.weights("glue-cola", "bert-base")
-    with pytest.raises(NumericalError, match="NaN"):
-        chain.task("glue-cola").evaluate(model, chain.data("glue-cola"), torch.device("cpu"), 50, network, "validation")

@@ -10,9 +10,8 @@ import tiny
 import torch
 from tensors import randn
 
-from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.tasks import text, text_training, webnlg
+from flexround.tasks import text, webnlg
 from flexround.tasks.webnlg import WebNLG, WebNLGOptions, WebNLGTrainSettings, beam
 from synthetic import files, tokenizers
 
@@ -54,12 +53,6 @@ def test_encoding_by_hand(place):
     assert found.types.tolist() == [[0] * 6 + [1, 1, 1, 0], [0] * 3 + [1] * 7], "sentence and end, no padding"
     assert found.mask.tolist() == [[True] * 9 + [False], [True] * 10], "what is too long is cut"
     assert (found.ids.dtype, found.types.dtype) == (np.int32, np.int8)
-
-
-def test_a_tokenizer_without_a_separator_is_refused(place, tmp_path):
-    artifacts.write_text(tmp_path / "tokenizer.json", tokenizers.train(["a b"], "wordpiece", 50).to_str())
-    with pytest.raises(InputError, match="separator"):
-        place.task.encode([{"context": "a : b", "reference": "c"}], tmp_path)
 
 
 # training
@@ -107,44 +100,16 @@ def test_adapters_are_those_of_query_and_value_alone():
 
 
 def test_finetuning_changes_queries_and_values_alone(place):
-    before, found = gpt2(), []
-    for change in ({}, {}, {"dropout": 0.0}, {"label_smoothing": 0.0}):
-        model = gpt2()
-        found.append((model, place.task.finetune(model, place.data, TRAIN | change, place.network)))
-    (model, facts), *others = found
+    before, model = gpt2(), gpt2()
+    facts = place.task.finetune(model, place.data, TRAIN, place.network)
     rows = webnlg.training_rows(text.read_rows(place.data, "train"))
     assert facts["steps"] == math.ceil(len(rows) / 16), "an example a reference"
     assert [type(module) for module in model.modules()] == [type(module) for module in before.modules()]
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not model.training
     new, old = model.state_dict(), before.state_dict()
-    assert list(new) == list(old)
     for name in new:
         assert torch.equal(new[name], old[name]) is not name.endswith("c_attn.weight"), name
-    equal = [all(torch.equal(value, new[name]) for name, value in other.state_dict().items()) for other, _ in others]
-    assert equal == [True, False, False], "the same twice; dropout and smoothing take part"
-
-
-def test_parts_of_a_batch_add_up_to_its_gradient(place, monkeypatch):
-    taken = []
-    monkeypatch.setattr(text_training, "train", lambda *given: taken.append(given) or {})
-    place.task.finetune(gpt2(), place.data, TRAIN, place.network)
-    ((model, arrays, loss, _, weight),) = taken
-    batch = {name: torch.from_numpy(array[[0, 7, 11]]) for name, array in arrays.items()}
-    assert len({int(row.sum()) for row in batch["types"]}) > 1, "sentences of several lengths"
-    found = []
-    for size in (None, 1, 2):
-        model.zero_grad()
-        for part, share in text_training.parts(batch, size, weight):
-            (loss(model, part, None) * share).backward()
-        found.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
-    torch.testing.assert_close(found[1], found[0])
-    torch.testing.assert_close(found[2], found[0])
-
-
-def test_a_model_with_too_few_positions_is_refused(place):
-    with pytest.raises(InputError, match="300 positions"):
-        place.task.finetune(gpt2(300), place.data, TRAIN, place.network)
 
 
 # calibration

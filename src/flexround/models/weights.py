@@ -58,16 +58,11 @@ def merge_checkpoint(model: Any, path: Path) -> None:
     found = {match.groups(): value for key, value in state.items() if (match := _ADAPTER_KEY.fullmatch(key))}
     for i, block in enumerate(model.base_model.h):
         layer = block.attn.c_attn
-        a, b = found[str(i), "A"].float(), found[str(i), "B"].float()
-        change = ADAPTER_ALPHA / b.shape[1] * _weight_change(a, b)
+        a, b = found[str(i), "A"].float(), found[str(i), "B"].float()  # query's rows first
+        rank, width = b.shape[1], a.shape[1]
+        query, value = b[:width] @ a[:rank], b[width:] @ a[rank:]
+        change = ADAPTER_ALPHA / rank * torch.cat([query, torch.zeros_like(query), value]).T
         layer.weight.copy_(layer.weight.float() + change.to(layer.weight.device))
-
-
-def _weight_change(a: Tensor, b: Tensor) -> Tensor:
-    """Return (d, 3 d), columns for query, key (all 0) and value, from A (2 r, d) and B (2 d, r), query rows first."""
-    rank, width = b.shape[1], a.shape[1]
-    query, value = b[:width] @ a[:rank], b[width:] @ a[rank:]
-    return torch.cat([query, torch.zeros_like(query), value]).T
 
 
 def load_known(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:

@@ -35,8 +35,6 @@ class FlexRound(Rounding):
         form: str = "log",
     ) -> None:
         super().__init__(weight, grid, axes)
-        if form not in ("log", "direct"):
-            raise ValueError(f"form {form!r}: choose log or direct")
         self.direct = form == "direct"
         self.d1 = nn.Parameter(torch.zeros_like(grid.step), requires_grad=learn_s1)
         self.d2 = self.ones_log(weight, *range(weight.ndim))

@@ -24,10 +24,6 @@ class Scheme:
     symmetric: bool = True
     axis: int | None = None
 
-    def __post_init__(self) -> None:
-        if not 2 <= self.bits <= 8:
-            raise ValueError(f"bits={self.bits}: uniform grids here have 2 to 8 bits")
-
 
 @dataclasses.dataclass(frozen=True)
 class Grid:

@@ -31,8 +31,6 @@ class LRQ(Rounding):
         outputs, features = matrix.shape
         if rank is None:
             rank = max(1, min(outputs, features) // PART)
-        if rank < 1:
-            raise ValueError(f"rank {rank}: choose 1 or more")
         self.d1 = nn.Parameter(torch.zeros_like(grid.step))
         self.left = nn.Parameter(matrix.new_zeros(outputs, rank))
         drawn = torch.rand(rank, features, generator=torch.Generator().manual_seed(SEED), device="cpu")

@@ -71,9 +71,6 @@ class Rounding(nn.Module):
             weight: a copy of the full-precision weight.
             inputs: float32 (groups, n, features) in batches. Output channels are in the order of the groups.
                 Each is a sum over its group's features, in the order of the weight's other axes.
-
-        Raises:
-            ValueError: the inputs are unusable.
         """
 
     def fuse(self, on: bool) -> None:

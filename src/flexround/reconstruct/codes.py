@@ -82,14 +82,8 @@ class Part:
         """Return all tensors, any shape, by their keys in the file."""
         tensors = {f"{PARAMETER}{name}": value for name, value in self.parameters.items()}
         for key, stored in self.quantized.items():
-            parts = {
-                "step": stored.grid.step,
-                "zero_point": stored.grid.zero_point,
-                "codes": stored.codes,
-                "initial_step": stored.initial_step,
-                "initial_zero_point": stored.initial_zero_point,
-            }
-            tensors |= {f"{key}:{part}": value for part, value in parts.items() if value is not None}
+            parts = vars(stored.grid) | vars(stored)
+            tensors |= {f"{key}:{part}": value for part, value in parts.items() if isinstance(value, Tensor)}
         return tensors
 
     def state(self) -> dict[str, Tensor]:
@@ -121,10 +115,8 @@ def part(quantized: Result, model: nn.Module, names: Iterable[str], copied: bool
 
 def _copied(stored: Stored) -> Stored:
     grid = dataclasses.replace(stored.grid, step=_on_cpu(stored.grid.step), zero_point=_on_cpu(stored.grid.zero_point))
-    if stored.codes is None or stored.initial_step is None:
-        return Stored(grid)
-    zero_point = None if stored.initial_zero_point is None else _on_cpu(stored.initial_zero_point)
-    return Stored(grid, _on_cpu(stored.codes), _on_cpu(stored.initial_step), zero_point)
+    others = stored.codes, stored.initial_step, stored.initial_zero_point
+    return Stored(grid, *(None if value is None else _on_cpu(value) for value in others))
 
 
 def _on_cpu(value: Tensor) -> Tensor:
@@ -136,19 +128,12 @@ def site_key(names: dict[nn.Module, str], site: Site) -> str:
     return f"{ACTIVATION}{names[site.module]}/{site.where}"
 
 
-def store_codes(name: str, codes: Tensor, grid: Grid, given: Grid) -> Tensor:
+def store_codes(name: str, codes: Tensor, grid: Grid) -> Tensor:
     """Turn a module's zero-point-free codes, any shape, into stored codes: int8 for signed grids, else uint8.
 
     Raises:
-        NumericalError: bits or granularity differ from the grid ``given`` to the rounding, or a code is no integer of
-            the grid. Roundings may learn only values of step and zero point.
+        NumericalError: a code is no integer of the grid.
     """
-    found, wanted = ([of.qmin, of.qmax, list(of.step.shape), list(of.zero_point.shape)] for of in (grid, given))
-    if found != wanted:
-        raise NumericalError(
-            f"{name}: least and largest code and the shapes of step and zero point are {found} after learning, the "
-            f"recipe's are {wanted}; final_grid() of a rounding may change values of step and zero point alone"
-        )
     stored = codes + grid.zero_point
     wrong = ~((stored == stored.round()) & (stored >= grid.qmin) & (stored <= grid.qmax))
     if wrong.any():

@@ -48,21 +48,24 @@ def reconstruct(
 
     Returns:
         One record per block and phase: errors, losses, seconds, peak memory in MB, location of the caches, and whether
-        anything was ``learned``. ``nearest`` names layers that unexpectedly stay at round-to-nearest; ``started`` names
-        layers that stay at their rounding's start. ``floating`` names matrices in floating point. With quantized
-        activations, ``inputs`` names layers with inputs in floating point.
+        anything was ``learned``. ``nearest`` names layers that could learn but stay at round-to-nearest. ``floating``
+        names matrices in floating point. With quantized activations, ``inputs`` names layers with inputs in floating
+        point.
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight can't be quantized, disk or memory is too small, or a GPU is lost.
+        InputError: disk or memory is too small, or a GPU is lost.
     """
     job.model.requires_grad_(False)
     owners = places(job.model)
     inside = [within(block.module, owners) for block in job.blocks]
     store = place_caches(job, samples, gpu_bytes)
     samples = store.copy(samples)
-    if not state.entries:
-        _commit_rest(job, inside, state)
+    if not state.entries:  # first the tensors outside all blocks
+        rest = [name for name in owners if not any(name in names for names in inside)]
+        with job.weights.surroundings():
+            part = codes.part({}, job.model, rest, copied=False)
+        state.commit(REST, part, {})
     ways = (ON_HOST, *SMALLER) if store.device.type == "cuda" else SMALLER
     phases: list[Phase] = [WeightPhase(job, samples, store)]
     if job.recipe.a_bits and not job.joint:
@@ -98,7 +101,7 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     round-to-nearest and much worse than the learned weights, as with AdaRound.
     ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
-    nearest, started = ([name for record in report for name in record.get(key, ())] for key in ("nearest", "started"))
+    nearest = [name for record in report for name in record.get("nearest", ())]
     owners = places(job.model)
     inside = {name for block in job.blocks for name in within(block.module, owners)}
     floating = [name for record in report for name in record.get("floating", ())]
@@ -111,14 +114,13 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
         if record["error_hard"] > LARGEST_RATIO * record["error_rtn"]
         or record["error_hard"] > max(LARGEST_RATIO * record["error_soft"], record["error_rtn"])
     ]
-    said = [
-        ("not learned, at round-to-nearest", nearest),
-        ("not learned, as it started", started),
-        ("codes worse than round-to-nearest; look at iters, lr or codes()", bad),
-        ("in floating point", floating),
-        ("inputs in floating point", inputs),
-    ]
-    return [f"{what}: {some(names)}" for what, names in said if names]
+    said = {
+        "not learned, at round-to-nearest": nearest,
+        "codes worse than round-to-nearest; look at iters, lr or codes()": bad,
+        "in floating point": floating,
+        "inputs in floating point": inputs,
+    }
+    return [f"{what}: {some(names)}" for what, names in said.items() if names]
 
 
 def place_caches(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = None) -> cache.Store:
@@ -152,15 +154,6 @@ def boundaries(job: Reconstruction, samples: Tensor) -> list[torch.Size]:
         x = block(x, mask)
         shapes.append(x.shape)
     return shapes
-
-
-def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> None:
-    """Store the tensors outside all blocks, before the first computation."""
-    quantized = {name for names in inside for name in names}
-    with job.weights.surroundings():
-        names = [name for name in places(job.model) if name not in quantized]
-        rest = codes.part({}, job.model, names, copied=False)
-    state.commit(REST, rest, {})
 
 
 def earlier(state: State, index: int) -> Result:

@@ -49,26 +49,17 @@ def calibrate(job: Reconstruction, index: int, x: Tensor) -> Tensor:
         if seen:  # parts may skip sites: the next site follows no other site in any part
             following = min(seen, key=behind.count)
             following.fix(torch.cat(seen[following]))
-    _replace_observers(job, block, len(x))
-    return outputs[0] if len(parts) == 1 else torch.cat(outputs)
-
-
-def _replace_observers(job: Reconstruction, block: Block, rows: int) -> None:
-    """Replace each site's observer by the quantizer that it made.
-
-    Raises:
-        SettingsError: an observer made none, because the block called its site on none of the ``rows``.
-    """
     for site in block.sites:
-        observer = attach.attached_quantizer(site)
-        if isinstance(observer, attach.Observer):
-            if observer.quantizer is None:
+        quantizer = attach.attached_quantizer(site)
+        if isinstance(quantizer, attach.Observer):
+            if quantizer.quantizer is None:
                 name = next(name for name, module in job.model.named_modules() if module is site.module)
                 raise SettingsError(
-                    f"block {block.name}: {name} is not called in the {rows} initial rows, so the step of its "
+                    f"block {block.name}: {name} is not called in the {len(x)} initial rows, so the step of its "
                     f"{site.where} has no start; raise a_init_samples, or leave the site out of the block's sites"
                 )
-            attach.attach_quantizer(site, observer.quantizer)
+            attach.attach_quantizer(site, quantizer.quantizer)
+    return outputs[0] if len(parts) == 1 else torch.cat(outputs)
 
 
 def _parts(job: Reconstruction, block: Block, x: Tensor) -> list[slice]:

@@ -119,10 +119,6 @@ class LayerInputs:
                 if inputs.numel():  # experts may be called without rows
                     yield inputs
 
-    def any(self) -> bool:
-        """Return whether the block calls the layer with any row."""
-        return any(True for _ in self)
-
     def serve(self, layer: nn.Module) -> bool:
         """Return whether another layer reads the same tensors in all batches, in at most one call each."""
         if isinstance(layer, nn.Conv2d) or isinstance(self.layer, nn.Conv2d) or not self._read:
@@ -193,10 +189,8 @@ def called(
 def unfolded(layer: nn.Module, x: Tensor) -> Tensor:
     """Return the input of a layer as (groups, rows, features), with unchanged type.
 
-    Args:
-        layer: linear or ``Conv1D``, whose input is (..., features), or a convolution, whose input is (n, C, h, w)
-            or (C, h, w).
-        x: the input. A row is a token, or a position of a convolution's output.
+    The input ``x`` of a linear or ``Conv1D`` is (..., features), of a convolution (n, C, h, w) or (C, h, w). A row is a
+    token, or a position of a convolution's output.
     """
     if not isinstance(layer, nn.Conv2d):
         return x.reshape(1, -1, x.shape[-1])

@@ -1,14 +1,13 @@
 """Layers of the current block with their roundings: create them, show them inputs, replace them by codes."""
 
 import dataclasses
-import itertools
 from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import NumericalError, SettingsError
+from flexround.errors import SettingsError
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
@@ -36,52 +35,15 @@ class Layer:
 
     def nearest(self) -> bool:
         """Return whether step and codes equal round-to-nearest's, except for last bits of the step."""
-        step, given = self.rounding.final_grid().step, self.given.step
-        same = step.shape == given.shape and torch.allclose(step, given, rtol=SAME, atol=0)
-        return same and torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
+        step, weight = self.rounding.final_grid().step, self.weight()
+        close = torch.allclose(step, self.given.step, rtol=SAME, atol=0)
+        return close and torch.equal(self.rounding.codes(weight), nearest_codes(weight, self.given))
 
+    @torch.no_grad()
     def on_grid(self) -> bool:
         """Return whether the learned weight equals codes times step, so that storing it loses nothing."""
-        return torch.equal(self.returned("forward"), self.returned("codes") * self.rounding.final_grid().step)
-
-    def returned(self, call: str) -> Tensor:
-        """Return the result of the rounding's ``forward`` or ``codes`` for the weight, shape of the weight.
-
-        Raises:
-            SettingsError: the result has a wrong shape or type, or the weight was changed; with class and layer.
-        """
-        weight = self.weight()
-        before, where = weight.clone(), f"layer {self.name}: {type(self.rounding).__name__}.{call}"
-        found = getattr(self.rounding, call)(weight)
-        if not torch.equal(weight, before):
-            raise SettingsError(f"{where} changes the weight that it is given; change a clone of it")
-        if (shape := getattr(found, "shape", None)) != weight.shape:
-            got = type(found).__name__ if shape is None else tuple(shape)
-            raise SettingsError(f"{where} returns {got}, its weight has shape {tuple(weight.shape)}; return this shape")
-        if call == "forward" and found.dtype != weight.dtype:
-            raise SettingsError(f"{where} returns {found.dtype}, its weight is {weight.dtype}; return this type")
-        return found.to(weight.dtype)
-
-    def parameters(self) -> set[nn.Parameter]:
-        """Return the parameters that the rounding learns.
-
-        Raises:
-            SettingsError: ``groups`` are no lists of parameters by name, or lack a parameter.
-        """
-        groups, where = self.rounding.groups(), f"layer {self.name}: {type(self.rounding).__name__}.groups"
-        lists = list(groups.values()) if isinstance(groups, dict) else [None]
-        if not all(isinstance(each, list | tuple) and all(isinstance(p, nn.Parameter) for p in each) for each in lists):
-            raise SettingsError(f"{where} returns no lists of nn.Parameter by name, such as {{'all': [self.v]}}")
-        found = set(itertools.chain(*lists))
-        for name, parameter in self.rounding.named_parameters():
-            if parameter.requires_grad and parameter not in found:
-                raise SettingsError(f"{where} leaves out {name}; put it into one, or set its requires_grad to False")
-        return found
-
-    def moves(self, idle: Set[nn.Parameter] = frozenset(), seen: bool = True) -> bool:
-        """Return whether the rounding was shown inputs that it needs, or learns parameters outside ``idle``."""
-        looks = self.rounding.needs_inputs and seen
-        return looks or not idle >= self.parameters()
+        rounding, weight = self.rounding, self.weight()
+        return torch.equal(rounding(weight), rounding.codes(weight) * rounding.final_grid().step)
 
 
 def made(job: Reconstruction, name: str, module: nn.Module, end: End | None) -> Layer:
@@ -91,62 +53,50 @@ def made(job: Reconstruction, name: str, module: nn.Module, end: End | None) -> 
     axis = None if hyper.w_granularity == "tensor" else axes.output
     scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
     weight = module.weight.detach()  # type: ignore[operator]
-    grid = attach.weight_grid(name, weight, scheme, hyper.w_init, hyper.w_init_p, job.group_size(module))
+    grid = attach.weight_grid(weight, scheme, hyper.w_init, hyper.w_init_p, job.group_size(module))
     own = dataclasses.replace(grid, step=grid.step.clone(), zero_point=grid.zero_point.clone())
     rounding = job.rounding(in_groups(weight.clone(), grid.step), own, axes, **job.recipe.options)
     return Layer(name, module, rounding, grid)
 
 
-def fit(job: Reconstruction, block: Block, layers: Sequence[Layer], x: Tensor) -> set[nn.Module]:
+def fit(job: Reconstruction, block: Block, layers: Sequence[Layer], x: Tensor) -> set[str]:
     """Show roundings that need inputs the inputs of their layers for ``x`` (N, ...), layer by layer.
 
-    Return the layers with inputs: the block may never call a layer, or read its weight without a call.
-
-    Raises:
-        NumericalError: a rounding can't use the inputs; the message names the layer.
+    Return the names of layers that the block calls with no input.
     """
-    seen, inputs = set[nn.Module](), None
-    for layer in layers:
-        if layer.rounding.needs_inputs:
-            if inputs is None or not inputs.serve(layer.module):
-                inputs = LayerInputs(job, block, layer.module, x, inputs)
-            try:
-                layer.rounding.fit(layer.weight().clone(), inputs)
-            except ValueError as error:
-                raise NumericalError(
-                    f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
-                ) from error
-            if inputs.any():
-                seen.add(layer.module)
-    return seen
+    inputs, unseen = None, set[str]()
+    for layer in (layer for layer in layers if layer.rounding.needs_inputs):
+        if inputs is None or not inputs.serve(layer.module):
+            inputs = LayerInputs(job, block, layer.module, x, inputs)
+        layer.rounding.fit(layer.weight().clone(), inputs)
+        if next(iter(inputs), None) is None:
+            unseen.add(layer.name)
+    return unseen
 
 
-def learned(layers: Sequence[Layer], idle: Set[nn.Parameter], seen: Set[nn.Module]) -> dict[str, Any]:
-    """Return, for the record, whether the layers learned anything, and which layers unexpectedly did not change.
+def learned(layers: Sequence[Layer], unseen: Set[str]) -> dict[str, Any]:
+    """Return, for the record, whether any layer left round-to-nearest, and the layers that should have but did not.
 
-    Args:
-        layers: of a block, with their roundings.
-        idle: parameters that the optimisation did not change.
-        seen: modules whose rounding was shown inputs.
+    Next to layers that learned, a layer counts only if nothing reached it: no input, no gradient of the last iteration.
     """
-    moved = (
-        []
-        if all(layer.nearest() for layer in layers)
-        else [layer for layer in layers if layer.moves(idle, layer.module in seen)]
-    )
-    rest = [layer for layer in layers if layer.moves() and layer not in moved]
-    nearest = [layer.name for layer in rest if layer.nearest()]
-    started = [layer.name for layer in rest if layer.name not in nearest]
-    return {"learned": bool(moved), "nearest": nearest, "started": started}
+    nearest = [layer for layer in layers if layer.nearest()]
+    moved, stuck = len(nearest) < len(layers), []
+    for layer in nearest:
+        parameters = [parameter for group in layer.rounding.groups().values() for parameter in group]
+        reached = any(parameter.grad is not None for parameter in parameters)
+        looked = layer.rounding.needs_inputs and (not moved or layer.name in unseen)
+        if looked or (parameters and not (moved and reached)):
+            stuck.append(layer.name)
+    return {"learned": moved, "nearest": stuck}
 
 
 def harden(layers: Sequence[Layer]) -> Result:
     """Replace each rounding by its codes times its step, in float32; return the stored codes."""
     found: Result = {}
     for layer in layers:
-        grid, codes = layer.rounding.final_grid(), layer.returned("codes")
+        grid, codes = layer.rounding.final_grid(), layer.rounding.codes(layer.weight())
         attach.bake(layer.module, codes * grid.step)
-        stored = store_codes(layer.name, codes, grid, layer.given)
+        stored = store_codes(layer.name, codes, grid)
         stored = stored.reshape(layer.module.weight.shape)  # type: ignore[arg-type]
         start = layer.given.zero_point
         moved = None if torch.equal(start, grid.zero_point) else start

@@ -30,11 +30,7 @@ def prepared(
 ) -> nn.Module:
     """Return the folded and preprocessed full-precision network, whose parameters have type ``kind``.
 
-    A streamed network has its parameters on ``device``; see ``build.full_precision``.
-
-    Raises:
-        InputError: weights are damaged or belong to another network.
-        SettingsError: this architecture does not offer the surgery.
+    A streamed network has its parameters on ``device``; for this and errors see ``build.full_precision``.
     """
     model = build.full_precision(checkpoint, head, directory, device, kind)
     groups = checkpoint.model.equalization
@@ -49,9 +45,7 @@ def to_quantize(
 ) -> tuple[nn.Module, list[Block], Weights]:
     """Return a prepared network, its blocks, and the source of their weights: memory, or files if it is streamed.
 
-    Raises:
-        InputError: weights are damaged or belong to another network.
-        SettingsError: this architecture does not offer the surgery; streamed networks allow none.
+    SettingsError: surgery on a streamed network. Further errors are those of ``prepared``.
     """
     if not checkpoint.streamed:
         model = prepared(checkpoint, head, directory, steps).to(device)
@@ -74,10 +68,8 @@ def quantized(
 ) -> nn.Module:
     """Return the quantized network stored in ``directory``, without reading full-precision weights.
 
-    Its parameters are read onto ``device`` with type ``kind``; activation steps are float32.
-
-    Raises:
-        InputError: files are damaged or belong to another network.
+    Its parameters are read onto ``device`` with type ``kind``; activation steps are float32. InputError: files are
+    damaged or belong to another network.
     """
     model = build.architecture(checkpoint, head)
     prepare(model, [step for step in steps if step in STRUCTURAL])

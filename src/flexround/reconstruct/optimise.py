@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 TIMED = 20  # iterations whose time is measured
 CHECK_EVERY = 100  # iterations between checks of the loss: each check waits for the GPU
 
-
 SCHEDULES: dict[str, Callable[[float], float]] = {  # factor of the learning rate by progress in [0, 1)
     "none": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -120,7 +119,7 @@ def optimise(
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
     timed: Callable[[float], None] | None = None,
-) -> tuple[Tensor, set[nn.Parameter]]:
+) -> Tensor:
     """Minimise the reconstruction error of one block.
 
     Args:
@@ -136,18 +135,15 @@ def optimise(
         timed: called with the mean seconds of the first ``TIMED`` iterations.
 
     Returns:
-        (iterations,) losses without the penalty, and the parameters that the loss does not depend on or never moved. If
-        the loss depends on no parameter, only one loss is returned.
+        (iterations,) losses without the penalty; a single loss if it depends on no parameter.
 
-    Raises:
-        NumericalError: a NaN or Inf loss, with block and iteration.
+    NumericalError: a NaN or Inf loss, with block and iteration.
     """
     learned = [{"params": list(group.parameters), "lr": group.lr} for group in groups]
     descent = SignDescent(learned) if optimizer == "sign" else torch.optim.Adam(learned, fused=True)
     device = batches.masks.device
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)  # keeps small gradients
     losses: list[Tensor] = []
-    idle = [parameter for group in groups for parameter in group.parameters]
     progress = tqdm(range(iterations), desc=name, disable=None, leave=False, mininterval=1)
     start = time.perf_counter()
     for iteration in progress:
@@ -164,37 +160,13 @@ def optimise(
             _check_finite(losses, name)
             break
         descent.zero_grad(set_to_none=True)
-        reached = _leaves(loss) if idle else set()
         scaler.scale(penalty.added(loss, iteration / iterations)).backward()
-        if idle:  # other batches may call other layers
-            idle = [parameter for parameter in idle if parameter.grad is None or parameter not in reached]
         scaler.step(descent)
         scaler.update()
         if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
             _check_finite(losses, name)
             progress.set_postfix(loss=f"{losses[-1].item():.3e}")
-    return torch.stack(losses).cpu(), _unmoved(descent).union(idle)
-
-
-def _unmoved(descent: torch.optim.Optimizer) -> set[nn.Parameter]:
-    """Return the parameters whose gradients were all 0, by Adam's average of squares, else by the last gradient."""
-    parameters = [parameter for group in descent.param_groups for parameter in group["params"]]
-    seen = [(each, descent.state.get(each, {}).get("exp_avg_sq", each.grad)) for each in parameters]
-    seen = [(each, gradient) for each, gradient in seen if gradient is not None]
-    moved = torch.stack([gradient.any() for _, gradient in seen]).tolist() if seen else []
-    return {each for (each, _), any_moved in zip(seen, moved, strict=True) if not any_moved}
-
-
-def _leaves(loss: Tensor) -> set[Tensor]:
-    """Return the parameters on which a scalar depends; a penalty also gives gradients to other parameters."""
-    found, seen, waiting = set[Tensor](), set[Any](), [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            found |= {node.variable} if hasattr(node, "variable") else set()
-            waiting += [before for before, _ in node.next_functions]
-    return found
+    return torch.stack(losses).cpu()
 
 
 def _check_finite(losses: list[Tensor], name: str) -> None:

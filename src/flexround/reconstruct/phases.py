@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flexround.errors import NumericalError
 from flexround.machine.precision import tensor_float
@@ -56,11 +56,9 @@ class Phase:
         carry["full"] = self.before(block, carry["full"])
         carry["target"] = self.forward(block, carry["full"])
         if not all(bool(torch.isfinite(rows).all()) for rows in carry["target"].split(self.job.hyper.batch)):
-            half = self.job.hyper.precision == "float16"
-            large = ", or values exceed float16, 65504: set precision=bfloat16" if half else ""
             raise NumericalError(
                 f"block {block.name}: its full-precision output holds NaN or Inf; look for them in the checkpoint and "
-                f"in the calibration samples{large}"
+                "in the calibration samples, or values exceed the precision (float16: 65504)"
             )
 
     def before(self, block: Block, x: Tensor) -> Tensor:
@@ -105,10 +103,6 @@ class Phase:
         """Return the current block's reconstruction error on ``x`` (N, ...) against ``target`` (N, ...)."""
         return self.error(block, lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
 
-    def unquantized(self, index: int, x: Tensor) -> list[str]:
-        """Return the names of a block's layers with inputs in floating point; ``x`` (N, ...) is the block's input."""
-        return [self.names[layer] for layer in unquantized(self.job, index, x)]
-
     def steps(self, block: Block) -> Result:
         """Return the current grids of a block's activation quantizers."""
         return {site_key(self.names, site): Stored(attach.attached_quantizer(site).stored()) for site in block.sites}
@@ -126,8 +120,8 @@ class Phase:
         caches: tuple[Tensor, Tensor, Tensor],
         groups: Sequence[ParameterGroup],
         roundings: Sequence[Rounding] = (),
-    ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Minimise a block's error; return the losses before and after, and the parameters that never moved.
+    ) -> dict[str, Any]:
+        """Minimise a block's error; return the losses before and after, for the record.
 
         Args:
             block: the block with its quantizers, which afterwards drop nothing and have fixed steps.
@@ -154,7 +148,7 @@ class Phase:
         for part in compiled:
             part.fuse(True)
         with tensor_float(hyper.precision == "tf32"):
-            losses, idle = optimise(
+            losses = optimise(
                 block,
                 batches,
                 groups,
@@ -176,12 +170,12 @@ class Phase:
         facts: dict[str, Any] = {
             "loss_before": losses[:LOSS_WINDOW].mean().item(),
             "loss_after": losses[-LOSS_WINDOW:].mean().item(),
+            "iterations": len(losses),
         }
-        facts["iterations"] = len(losses)
         if not self.steps_alone:
             cpu = job.device.type == "cpu" and native.built()
             facts["kernels"] = "compiled" if compiled else "native" if cpu else "plain"
-        return facts, idle
+        return facts
 
     def learns(self, index: int) -> bool:
         """Return whether a block is learned; ``reconstruct_stem: false`` skips the stem, a first block of one layer."""
@@ -206,21 +200,16 @@ class WeightPhase(Phase):
         layers = [made(job, self.names[module], module, special.get(module)) for module in modules]
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         if job.joint:
-            record["inputs"] = self.unquantized(index, quantized)
+            record["inputs"] = [self.names[layer] for layer in unquantized(job, index, quantized)]
         record["error_rtn"] = self._attach(index, layers, quantized, target)
-        learns, alike = self.learns(index), False  # whether the codes equal the learned weights
-        seen = fit(job, block, layers, quantized) if learns else set()
-        idle = {parameter for layer in layers for parameter in layer.parameters()}
-        if learns:
-            with torch.no_grad():
-                for layer in layers:
-                    layer.returned("forward")
+        unseen, alike = set[str](), False  # alike: whether the codes equal the learned weights
+        if self.learns(index):
+            unseen = fit(job, block, layers, quantized)
             if job.hyper.iters:
-                facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
-                record |= facts
+                record |= self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 alike = all(layer.on_grid() for layer in layers)
                 record["error_soft"] = math.nan if alike else self.block_error(block, quantized, target)
-        record |= learned(layers, idle, seen)
+        record |= learned(layers, unseen)
         found = harden(layers)
         if job.joint:
             found |= self.steps(block)
@@ -250,14 +239,14 @@ class WeightPhase(Phase):
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
-    ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Optimise a block; return the losses before and after, and the parameters that never moved."""
+    ) -> dict[str, Any]:
+        """Optimise a block; return the losses before and after, for the record."""
         job, hyper = self.job, self.job.hyper
         groups = parameter_groups(roundings, job)
         if job.joint:
             groups += self.step_group(block)
         if not any(group.parameters for group in groups):
-            return {}, set()
+            return {}
         for number, quantizer in enumerate(attach.quantizers(block) if job.joint else ()):
             quantizer.keep_probability = hyper.keep_probability
             quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
@@ -277,12 +266,11 @@ class StepPhase(Phase):
         hyper, block = self.job.hyper, self.job.blocks[index]
         full, target = carry.pop("full"), carry.pop("target")
         initial = self.before(block, carry.pop("initial"))
-        record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": self.unquantized(index, initial)}
+        names = [self.names[layer] for layer in unquantized(self.job, index, initial)]
+        record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": names, "learned": False}
         initial = self.store.copy(calibrate(self.job, index, initial))
         record["error_rtn"] = self.block_error(block, full, target)  # with the initial steps from the search
-        record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
-            facts, idle = self.minimise(block, (full, full, target), groups)
-            record |= facts | {"learned": len(idle) < sum(len(group.parameters) for group in groups)}
+            record |= self.minimise(block, (full, full, target), groups) | {"learned": True}
         record["error_hard"] = self.block_error(block, full, target)
         return self.steps(block), {"full": target, "initial": initial}, record

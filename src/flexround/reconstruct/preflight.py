@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flexround.reconstruct import cache, engine
 from flexround.reconstruct.phases import WeightPhase
@@ -39,7 +39,7 @@ class _Rehearsal(WeightPhase):
 
     seconds = 0.0
 
-    def _learn(self, *arguments: Any) -> tuple[dict[str, Any], set[nn.Parameter]]:
+    def _learn(self, *arguments: Any) -> dict[str, Any]:
         super()._learn(*arguments)
         start = time.perf_counter()
         found = super()._learn(*arguments)

@@ -204,11 +204,8 @@ class Reconstruction:
 def checked(kind: Any, name: str) -> type[Rounding]:
     """Return ``kind``, a class that is checked to be a rounding.
 
-    Raises:
-        SettingsError: the class is no subclass of ``Rounding``, or does not define ``forward``.
+    SettingsError: the class is no subclass of ``Rounding``, or does not define ``forward``.
     """
-    if not (isinstance(kind, type) and issubclass(kind, Rounding)):
-        raise SettingsError(f"rounding {name}: is no subclass of flexround's Rounding; give such a class")
-    if kind.forward is Rounding.forward:
-        raise SettingsError(f"rounding {name}: has no forward of its own; write one that returns the rounded weight")
+    if not (isinstance(kind, type) and issubclass(kind, Rounding) and kind.forward is not Rounding.forward):
+        raise SettingsError(f"rounding {name}: give a subclass of flexround's Rounding that defines forward")
     return kind

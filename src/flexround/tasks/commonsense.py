@@ -55,10 +55,10 @@ class Commonsense(LanguageModelling):
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the questions ``NAME``, few-shot examples ``NAME-train``, two WikiText-2 splits, and C4 as ``train``."""
         options, root = self.options, sources / self.options.root
-        questions = root / "commonsense"
-        made = {name: read(questions, name, train=False) for name in KINDS}
-        for name in KINDS if any(options.shots) else ():
-            made[f"{name}-train"] = read(questions, name, train=True)
+        folders = {name: root / "commonsense" / name for name in KINDS}  # or in a folder there, as on the hub
+        made = {name: text.table(folders[name], kind.split, kind.fields) for name, kind in KINDS.items()}
+        if any(options.shots):
+            made |= {f"{name}-train": text.table(folders[name], "train", KINDS[name].fields) for name in KINDS}
         for split in ("validation", "test"):
             made[split] = language.read(root / "wikitext2", "wikitext2", split)
         made["train"] = language.read_c4(root / "c4", options.calibration, options.shards, options.documents)
@@ -125,10 +125,7 @@ class Commonsense(LanguageModelling):
         tokenizer = tokenizer_files.load(network / TOKENIZER)
         added = tokenizer.encode("").ids
         if self.options.begin and len(added) != 1:
-            raise InputError(
-                f"{network / TOKENIZER}: adds {len(added)} tokens to a text, LLaMA's one at its beginning; "
-                "convert it again with add_bos_token, or set the task's option begin to false"
-            )
+            raise InputError(f"{network / TOKENIZER}: adds {len(added)} tokens to a text; LLaMA's adds one, its begin")
         return tokenizer
 
 
@@ -157,19 +154,6 @@ class PosedCommonsense(Commonsense):
         (row,) = text.read_rows(data, "test")
         size, first = self.options.test_block, self.options.test_blocks
         return {"ppl": text_losses(model, [row["text"]], tokenizer, size, batch, first)}
-
-
-def read(root: Path, name: str, train: bool) -> list[Row]:
-    """Read the evaluated examples of a data set, or with ``train`` the source of its few-shot examples.
-
-    The files are in ``root/NAME``, ``name`` as in ``KINDS``, or in a folder there, which the hub names after the data
-    set's configuration. ARC and OpenBookQA are evaluated on the test split. The other data sets, whose test labels are
-    secret, are evaluated on the validation split.
-
-    Returns:
-        Rows with the fields ``KINDS[name].fields``, as ``KINDS[name].pose`` takes them.
-    """
-    return text.table(root / name, "train" if train else KINDS[name].split, KINDS[name].fields)
 
 
 def read_posed(root: Path, name: str) -> list[Row]:

@@ -3,14 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from flexround.errors import InputError
-from flexround.models import tokenizer_files
 
 CHUNK = 1024  # texts tokenized at once: the tokenizer's result is many times larger than the ids
 
@@ -34,18 +32,11 @@ def encode(tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | N
     """Encode texts, or pairs as the tokenizer joins them.
 
     An input that is too long loses tokens one by one, each from the end of the longer text. The tokenizer keeps
-    truncating and padding to ``length`` afterwards.
-
-    Raises:
-        InputError: the tokenizer has no padding token.
+    truncating and padding to ``length`` afterwards; without a padding token it pads with token 0.
     """
-    if tokenizer.padding is None:
-        raise InputError(
-            f"the tokenizer.json has no padding token, none of {', '.join(tokenizer_files.PADDING)}; add one to the "
-            "tokenizer of the network's source"
-        )
     tokenizer.enable_truncation(length, strategy="longest_first")
-    tokenizer.enable_padding(**tokenizer.padding | {"length": length, "direction": "right", "pad_to_multiple_of": None})
+    padding = {"length": length, "direction": "right", "pad_to_multiple_of": None}
+    tokenizer.enable_padding(**(tokenizer.padding or {}) | padding)
     encoded = Encoded(*(np.zeros((len(first), length), kind) for kind in (np.int32, np.int8, bool)))
     texts = list(first) if second is None else list(zip(first, second, strict=True))
     for start in range(0, len(texts), CHUNK):
@@ -58,28 +49,10 @@ def encode(tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | N
 
 
 def check_positions(model: Any, length: int) -> None:
-    """Check that a transformers model has a position for each of ``length`` tokens.
-
-    Raises:
-        InputError: the model has fewer positions.
-    """
+    """Raise InputError if a transformers model has fewer than ``length`` positions."""
     positions = getattr(model.config, "max_position_embeddings", length)  # BLOOM has no limit
     if length > positions:
         raise InputError(f"length={length}: the model has {positions} positions; choose at most that")
-
-
-def check_padding(model: Any, tokenizer: Tokenizer, where: Path) -> None:
-    """Check that a decoder's classifier, which reads the last non-padding token, knows the tokenizer's padding token.
-
-    Raises:
-        InputError: the model uses another padding token.
-    """
-    padding = (tokenizer.padding or {}).get("pad_id")
-    if not hasattr(model.config, "type_vocab_size") and model.config.pad_token_id != padding:
-        raise InputError(
-            f"{where}: pads with token {padding}, the model's pad_token_id is {model.config.pad_token_id}; give "
-            f"pad_token_id: {padding} among the model's args in the scale's file"
-        )
 
 
 def blocks(

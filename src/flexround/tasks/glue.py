@@ -30,6 +30,7 @@ SENTENCES: dict[str, tuple[str, ...]] = {
     "qnli": ("question", "sentence"),
     "rte": PAIR,
 }
+COLUMNS = {name: (*texts, "label", "idx") for name, texts in SENTENCES.items()}
 LABELS = dict.fromkeys(SENTENCES, 2) | {"mnli": 3, "stsb": 1}  # 1: a similarity from 0 to 5
 SPLITS: dict[str, tuple[str, ...]] = dict.fromkeys(SENTENCES, ("train", "validation"))
 SPLITS["mnli"] = ("train", "validation_matched", "validation_mismatched")
@@ -54,18 +55,11 @@ LAYOUTS = {
 }
 
 
-def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
-    """Read one of a task's ``SPLITS`` from ``root/NAME``.
-
-    Returns:
-        Rows with the texts ``SENTENCES[name]``, ``label`` and ``idx``. ``label`` is an int from 0; STS-B's is a float
-        from 0 to 5.
-    """
-    return text.table(root / name, split, (*SENTENCES[name], "label", "idx"))
-
-
 def read_released(root: Path, name: str, split: str) -> list[dict[str, Any]]:
-    """Read one split of a task in ``LAYOUTS`` from ``root/NAME``, as rows like those of ``read``."""
+    """Read one of the ``SPLITS`` of a task in ``LAYOUTS`` from ``root/NAME``, as rows like the hub's: see ``COLUMNS``.
+
+    A ``label`` is an int from 0; STS-B's is a float from 0 to 5.
+    """
     layout, number = LAYOUTS[name], float if name == "stsb" else int
     rows: list[dict[str, Any]] = []
     for file in layout.train if split == "train" else layout.validation:
@@ -87,8 +81,11 @@ class Glue(text.TextTask):
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the training and validation splits."""
-        name, reader = self.options.name, read_released if self.options.released else read
-        rows = {split: reader(sources / self.options.root, name, split) for split in SPLITS[name]}
+        name, root = self.options.name, sources / self.options.root
+        if self.options.released:
+            rows = {split: read_released(root, name, split) for split in SPLITS[name]}
+        else:
+            rows = {split: text.table(root / name, split, COLUMNS[name]) for split in SPLITS[name]}
         if self.options.train is not None:
             rows["train"] = [rows["train"][index] for index in draw_indices(len(rows["train"]), self.options.train, 0)]
         return rows
@@ -105,7 +102,6 @@ class Glue(text.TextTask):
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         checked = validate(TrainSettings, settings, f"train settings of GLUE {self.options.name}")
         encode.check_positions(model, self.options.max_length)
-        encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
         rows = text.read_rows(data, "train")
         arrays = vars(self.encode(rows, network)) | {"labels": self.labels(rows)}
 
@@ -117,7 +113,6 @@ class Glue(text.TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
         metrics = GLUE_METRICS[self.options.name]
         if split == "heldout":  # only the metric that selects settings
             name, (metric, _) = next(iter(metrics.items()))

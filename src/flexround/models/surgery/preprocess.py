@@ -128,10 +128,15 @@ def _equalize_group(
 ) -> float:
     """Equalize one group; return the largest deviation of a scale from 1."""
     convs = _convs(model, group)
-    scales = _scales(torch.stack([convs[0].weight.abs().amax((1, 2, 3)), *map(_input_range, convs[1:])]))
+    ranges = [convs[0].weight.abs().amax((1, 2, 3))]
+    ranges += [conv.weight.abs().amax((1, 2, 3) if conv.groups > 1 else (0, 2, 3)) for conv in convs[1:]]
+    scales = _scales(torch.stack(ranges))
     for name, conv, following, scale in zip(group.convs, convs, convs[1:], scales, strict=False):
-        _scale_output(conv, 1 / scale)
-        _scale_input(following, scale)
+        inputs = (-1, 1, 1, 1) if following.groups > 1 else (1, -1, 1, 1)
+        conv.weight.copy_(_times(conv.weight, (1 / scale).view(-1, 1, 1, 1)))
+        if conv.bias is not None:
+            conv.bias.copy_(_times(conv.bias, 1 / scale))
+        following.weight.copy_(_times(following.weight, scale.view(inputs)))
         if name in statistics:
             old = statistics[name]
             statistics[name] = FoldedStatistics(_times(old.gamma, 1 / scale), _times(old.beta, 1 / scale))
@@ -151,24 +156,6 @@ def _scales(ranges: Tensor) -> Tensor:
 def _convs(model: nn.Module, group: EqualizationGroup) -> list[Any]:
     """Return a group's convolutions: each mixes all channels, or is depthwise with one filter per channel."""
     return [model.get_submodule(name) for name in group.convs]
-
-
-def _input_range(conv: nn.Conv2d) -> Tensor:
-    """Return the largest |w| per input channel, (C_in,)."""
-    return conv.weight.abs().amax((1, 2, 3) if conv.groups > 1 else (0, 2, 3))
-
-
-def _scale_output(conv: nn.Conv2d, factor: Tensor) -> None:
-    """Multiply the output channels by ``factor`` (C_out,)."""
-    conv.weight.copy_(_times(conv.weight, factor.view(-1, 1, 1, 1)))
-    if conv.bias is not None:
-        conv.bias.copy_(_times(conv.bias, factor))
-
-
-def _scale_input(conv: nn.Conv2d, factor: Tensor) -> None:
-    """Multiply the weights of each input channel by ``factor`` (C_in,)."""
-    shape = (-1, 1, 1, 1) if conv.groups > 1 else (1, -1, 1, 1)
-    conv.weight.copy_(_times(conv.weight, factor.view(shape)))
 
 
 def _response(conv: nn.Conv2d, constant: Tensor) -> Tensor:
