@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import flexround
-from flexround import clone
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.settings.params import Params
 
@@ -25,7 +23,6 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("onnx_ir").setLevel(logging.WARNING)  # it logs each constant that an export replaces
     try:
-        clone.check(flexround.__spec__, Path())
         run(arguments)
     except FlexRoundError as error:
         logging.getLogger(__name__).error("error: %s", error)
