@@ -20,14 +20,6 @@ CROSSES = ("to device", "to host", "reads")
 READS = ("_local_scalar_dense", "nonzero", "equal")
 FACTORIES = ("empty.memory_format", "empty_strided", "_to_copy", "arange", "arange.start", "arange.start_step")
 OWN = ("silu_backward",)  # CPUs and GPUs have a kernel of it; for other devices it is made of several operations
-# The CPU's formulas: those of GPUs multiply by 1 / (1 - p) in another place.
-DROPOUT = {
-    aten.native_dropout.default: lambda x, p, _: (
-        x * (noise := torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)),
-        noise,
-    ),
-    aten.native_dropout_backward.default: lambda gradient, noise, _: gradient * noise,
-}
 counts: collections.Counter[str] = collections.Counter()
 
 
@@ -68,7 +60,7 @@ class OnDevice(torch.Tensor):
         plain = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         if plain.get("device") is not None:
             plain["device"] = "cpu"
-        out = DROPOUT.get(function, function)(*pytree.tree_map(_bare, args), **pytree.tree_map(_bare, plain))
+        out = function(*pytree.tree_map(_bare, args), **pytree.tree_map(_bare, plain))
         if function is aten.copy_.default:
             counts["to device" if ours[0] else "to host"] += ours[0] != ours[1]
             return args[0]

@@ -3,7 +3,6 @@
 import re
 import subprocess
 
-import pytest
 import yaml
 from test_stages import RULES
 
@@ -14,11 +13,6 @@ PROFILE = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text())
 
 
 # what is installed
-
-
-@pytest.mark.parametrize(("extras", "locks"), [("", []), ("slurm", ["requirements-slurm.lock"])])
-def test_install_syncs_the_locks_that_are_asked_for(extras, locks):
-    assert synced(make_install(extras))[1:] == locks
 
 
 def make_install(extras):
@@ -41,20 +35,12 @@ def test_jobs_that_ask_for_a_gpu_go_to_the_gpu_partition():
     assert PROFILE["default-resources"]["slurm_partition"] == "cpu"
 
 
-def test_downloads_and_copies_stay_where_snakemake_runs():
-    local = {name for name, body in RULES.items() if "localrule: True" in body}
-    assert local == {"fetch"}
-    looped = (ROOT / "workflow/rules/tabulate.smk").read_text().partition("    rule:\n")[2]  # copies
-    assert "localrule: True" in looped
-
-
 def test_grouped_jobs_take_turns_and_are_of_one_network_or_task():
     groups = dict(entry.split("=", 1) for entry in PROFILE["groups"])
     assert set(groups) <= set(RULES)
     assert groups["evaluate"] == "evaluate-{task}-{checkpoint}"
     assert all(PROFILE["set-resources"][rule]["turn"] == 1 for rule in groups)
     assert PROFILE["resources"] == {"turn": 1}
-    assert PROFILE["set-resource-scopes"] == {"turn": "local"}
     assert {entry.rpartition("=")[0] for entry in PROFILE["group-components"]} == set(groups.values())
 
 
@@ -77,8 +63,3 @@ def test_both_recipes_are_the_same_image():
     environment = re.search(r"^ENV (.*)$", docker, re.MULTILINE)[1]
     assert f"export {environment}\n" in apptainer
     subprocess.run(["sh", "-n", ROOT / "container/install.sh"], check=True)
-
-
-def test_jobs_run_in_the_image_that_the_recipe_makes():
-    built = re.search(r"apptainer build (\S+)", (ROOT / "container/flexround.def").read_text())[1]
-    assert f'container: "{built}"' in (ROOT / "workflow/rules/common.smk").read_text()

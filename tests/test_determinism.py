@@ -9,8 +9,6 @@ import torch
 import toy
 
 from flexround.machine.seeding import derive
-from flexround.models import build
-from flexround.settings.schema import Checkpoint
 
 SAVE = "import sys, torch, toy; torch.set_num_threads(1); torch.save(toy.straight('Q', 'flexround', 3, 4), sys.argv[1])"
 
@@ -31,12 +29,3 @@ def test_other_settings_have_another_seed_and_digest():
     """Also those that Python takes for equal or for nothing, and the same text divided otherwise."""
     parts = [(0,), (False,), (None,), ("",), (), (1,), (True,), (1.0,), ("ab", "c"), ("a", "bc"), ("abc",), ("c", "ab")]
     assert len({derive(*each) for each in parts}) == len(parts) - 1, "no part is an empty one"
-
-
-def test_drawn_weights_are_equal_in_each_process():
-    checkpoint = Checkpoint.model_validate({"model": {"factory": "torchvision.models:resnet18", "blocks": "x:y"}})
-    found = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        found.append(build.architecture(checkpoint, {"num_classes": 2}).state_dict())
-    assert toy.same(*found)

@@ -6,7 +6,6 @@ import http.server
 import json
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from stage_calls import call
 from flexround.errors import InputError
 from flexround.io import fetchers, sources
 from flexround.jobs.runs import FetchJob
-from flexround.settings.load import load_params
 from flexround.settings.sources import Source
-from flexround.tasks import glue
 
 CONTENT = b"weights" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -93,34 +90,11 @@ def test_an_unpinned_hash_is_recorded_and_enforced(url, out, tmp_path):
     assert (out / "zoo/w.pth.sha256").read_text() == f"{SHA256}  w.pth\n"
 
 
-def test_a_damaged_file_is_downloaded_again_as_its_message_says(url, out):
-    wanted = source(url, sha256=SHA256, bytes=len(CONTENT), revision=f"sha256:{SHA256[:8]}")
-    stage("w", wanted, out)
-    (out / "zoo/w.pth").write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(InputError) as caught:
-        sources.verify("w", wanted, out / "zoo/w.pth")
-    for path in re.search(r"Or delete (\S+) and (\S+), and run the same command again", str(caught.value)).groups():
-        Path(path).unlink()
-    assert not (out / "w.json").exists()  # so its rule runs again
-    stage("w", wanted, out)
-    assert [path.read_bytes() for path in (out / "zoo").iterdir()] == [CONTENT]
-
-
-@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".", "a//b", "a/\0"])
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a/\0"])
 def test_a_source_stays_in_its_directory(path):
     for wrong in ({"file": path}, {"files": [path]}, {"location": f"file:../{path}"}):
         with pytest.raises(ValueError, match="relative path"):
             source(**{"location": "ask"} | wrong)
-
-
-def test_no_source_lies_in_another_and_glue_has_every_split():
-    """A directory is verified with all that is in it, and one without ``files`` is taken for whole when it exists."""
-    known = load_params("mini").sources
-    places = [Path(source.file) for source in known.values()]
-    assert len(set(places)) == len(places)
-    assert not [place for place in places if set(place.parents) & set(places)]
-    splits = {f"{name}/{split}-*.parquet" for name, splits in glue.SPLITS.items() for split in splits}
-    assert splits <= set(known["glue"].files)
 
 
 # a server
@@ -140,8 +114,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def replying(*bodies, length=None, pause=0.0):
-    """Return a handler that answers with each of ``bodies`` in turn, piece by piece, and closes the connection."""
+def replying(*bodies, length=None):
+    """Return a handler that answers with each of ``bodies`` in turn, and closes the connection."""
 
     class Replying(Handler):
         def reply(self):
@@ -150,9 +124,7 @@ def replying(*bodies, length=None, pause=0.0):
             if length is not None:
                 self.send_header("Content-Length", str(length))
             self.end_headers()
-            for start in range(0, len(body), 100):
-                self.wfile.write(body[start : start + 100])
-                time.sleep(pause)
+            self.wfile.write(body)
 
     return Replying
 
@@ -177,22 +149,15 @@ def serve():
 
 @pytest.mark.parametrize(
     ("handler", "tries"),
-    [(replying(CONTENT[:100], length=len(CONTENT)), 3), (Handler, 1), (replying(CONTENT, pause=3), 3)],
-    ids=["broken off", "absent", "silent"],
+    [(replying(CONTENT[:100], length=len(CONTENT)), 3), (Handler, 1)],
+    ids=["broken off", "absent"],
 )
-def test_a_server_that_fails_is_one_message_and_nothing_is_kept(serve, out, monkeypatch, handler, tries):
-    monkeypatch.setattr(fetchers, "QUIET", 0.2)
+def test_a_server_that_fails_is_one_message_and_nothing_is_kept(serve, out, handler, tries):
     server = serve(handler)
     with pytest.raises(InputError, match="the download failed"):
         sources.fetch("w", source(f"{server.address}/w.pth"), out)
     assert len(server.asked) == tries
     assert not (out / "zoo/w.pth").exists()
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9/w", "http://a b/w", "file://x/y"])
-def test_an_address_that_leads_nowhere_is_one_message(out, address):
-    with pytest.raises(InputError, match=r"source w: .*put it at"):
-        sources.fetch("w", source(address), out)
 
 
 def test_a_broken_download_is_tried_again_a_wrong_hash_is_final(serve, out):

@@ -15,9 +15,8 @@ from stage_calls import CHAINS, Work
 from test_streamed_stages import NAMES, streamed, write_source
 
 import flexround
-from flexround.errors import InputError
 from flexround.io import artifacts, sources
-from flexround.machine import hardware, precision
+from flexround.machine import precision
 from flexround.quant import formula
 from flexround.reconstruct import phases
 
@@ -133,20 +132,3 @@ def test_no_iteration_waits_for_the_gpu(network, samples, recipe, options):
     waits(10)  # compiles
     (few, blocks), (many, _) = waits(20), waits(80)
     assert 0 < many < few + 60, f"{few} and {many} of {blocks} blocks"
-
-
-@pytest.mark.parametrize(("network", "samples", "recipe"), NETWORKS, ids=["images", "texts"])
-def test_each_precision_learns(network, samples, recipe):
-    options = {"iters": 30, "keep_probability": 1.0, "input_keep_probability": 1.0, "batch": 16}
-    plain = flexround.quantize(network(), samples(), recipe, device="cpu", **FEW | options).report
-    for chosen in ("float32", "tf32", "bfloat16", "float16", "fused"):
-        other = {"fused": True} if chosen == "fused" else {"precision": chosen}
-        report = codes(network(), samples(), recipe, **options | other)[1]
-        for record, expected in zip(report, plain, strict=True):
-            assert record["error_hard"] == pytest.approx(expected["error_hard"], rel=0.5, abs=1e-4), (chosen, record)
-
-
-def test_too_little_memory_is_said_in_one_message():
-    message = r"^a test: the GPU's memory is too small: CUDA out of memory.* allocate .*; try a smaller one"
-    with pytest.raises(InputError, match=message), hardware.enough("a test", "a smaller one"):
-        torch.empty(2**50, dtype=torch.uint8, device="cuda")

@@ -7,14 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from own_networks import FEW, Pictures, made, pictures
 from stage_calls import Work
 
-import flexround
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.machine import hardware
-from flexround.reconstruct import phases
 from flexround.tasks import image_training as training
 from flexround.tasks import images as image_task
 
@@ -39,10 +36,7 @@ GPU = r"the GPU's memory is too small: CUDA.*{}.*; try a smaller batch, fewer jo
     [
         (lambda: torch.empty(PETABYTE, dtype=torch.uint8), HOST, str(PETABYTE)),
         (lambda: np.empty(PETABYTE, np.uint8), HOST, r"1\.00 PiB"),
-        (lambda: bytearray(PETABYTE), HOST, "MemoryError"),
-        (refuse(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))), HOST, "Cannot allocate"),
         (refuse(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has")), GPU, "2.50 GiB"),
-        (refuse(RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`")), GPU, "out of memory"),
         (refuse(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")), GPU, "CUBLAS"),
     ],
 )
@@ -54,16 +48,9 @@ def test_too_little_memory_is_one_message_with_what_lowers_it(fail, message, tol
         fail()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("CUDA error: device-side assert triggered"),
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        InputError("x.bin: Cannot allocate memory"),
-    ],
-)
-def test_other_errors_stay_what_they_are(error):
-    with pytest.raises(type(error)) as found, hardware.enough("a job"):
+def test_other_errors_stay_what_they_are():
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space") as found, hardware.enough("a job"):
         raise error
     assert found.value is error
 
@@ -79,21 +66,6 @@ def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
     without = hardware.free_bytes()
     monkeypatch.setattr(hardware, "GROUPS", tmp_path)
     assert hardware.free_bytes() == 3000000 < without
-
-
-def test_a_reconstruction_without_memory_names_the_block(tmp_path, monkeypatch):
-    learn = phases.WeightPhase.learn
-
-    def short(self, index, carry):
-        return torch.empty(PETABYTE) if index == 2 else learn(self, index, carry)
-
-    monkeypatch.setattr(phases.WeightPhase, "learn", short)
-    message = (
-        r"^block stage\.1, phase weights, activations in memory: the host's memory is too small: .*; "
-        r"try .*cache_dtype or precision bfloat16, a smaller batch"
-    )
-    with pytest.raises(InputError, match=message):
-        flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=tmp_path, device="cpu", **FEW)
 
 
 def test_stages_without_memory_name_settings_and_resume(tmp_path, monkeypatch):

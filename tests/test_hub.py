@@ -80,21 +80,6 @@ def test_a_repository_is_downloaded_at_its_revision_s_commit(hub, out, kind, pla
     assert sorted(got) == [f"{place}/owner/net/resolve/{COMMIT}/{name}" for name in FILES], "and no other file of it"
 
 
-def test_a_directory_is_verified_as_a_whole(hub, out):
-    put(out / "hub/net", FILES)
-    assert sources.verify("net", hub_source(), out / "hub/net") == DIGEST
-    assert (out / "hub/net.sha256").read_text() == f"{DIGEST}  net\n"
-    (out / "hub/net/.cache/notes").write_text("others")
-    assert sources.fetch("net", hub_source(sha256=DIGEST, bytes=8), out) == DIGEST
-    (out / "hub/net/added.json").write_text("{}")
-    with pytest.raises(InputError, match=rf"net.sha256 says {DIGEST}"):
-        sources.fetch("net", hub_source(), out)
-    assert hub.asked == []
-    (out / "hub/net/config.json").unlink()
-    with pytest.raises(InputError, match=r"it has no config.json\. Get .* from: the model owner/net of the"):
-        sources.verify("net", hub_source(), out / "hub/net")
-
-
 def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
     put(tmp_path / "net/b", {"a b": b"1", "B": b"2", "\xe4": b"3"})
     put(tmp_path / "net", FILES)

@@ -68,13 +68,6 @@ def test_results_in_the_bucket_are_those_of_a_local_run(tmp_path, server, bucket
     assert hashes(found) == hashes(here)
 
 
-def test_results_of_this_machine_are_not_hidden_by_a_bucket(tmp_path, server, bucket):
-    project = copy(tmp_path)
-    (project / "results/smoke").mkdir(parents=True)
-    with pytest.raises(AssertionError, match="results/smoke: move it away"):
-        snakemake(project, "--dry-run", *provider(server, bucket))
-
-
 def test_dvc_publishes_to_a_bucket(tmp_path, server, bucket):
     one, other = tmp_path / "one", tmp_path / "other"
     (one / "results").mkdir(parents=True)

@@ -1,77 +1,39 @@
-"""All stages on a device that is not the CPU: the same bits, and no iteration that would make a GPU wait.
+"""The engine on a device that is not the CPU: the same bits, and no iteration that would make a GPU wait."""
 
-Autograd counts the devices at its first backward pass, so each test works in a fork of a process that has made none.
-"""
-
-import contextlib
 import dataclasses
 import functools
-import importlib
 import multiprocessing
-import shutil
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
-import own_networks
 import pytest
 import second_device
-import stage_calls
-import test_streamed_stages
 import torch
-from accelerate.state import AcceleratorState, PartialState
+from own_networks import Pictures, llama, made, pictures, words
 from second_device import counts
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flexround
-from flexround.io import artifacts, sources
-from flexround.mini import models
 from flexround.quant import native
 from flexround.reconstruct import cache, phases
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.tasks import text_training as training
 
-FILES = ("finetune", "reconstruct", "evaluate")
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["lm_eval.evaluator", "peft", *(f"flexround.stages.{name}" for name in FILES)])
-
-
-def apart(function, *arguments):
-    """Return what a function returns in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=SERVER) as pool:
-        return pool.submit(function, *arguments).result(timeout=600)
+ROUNDINGS = ("rtn", "adaquant", "adaround", "flexround", "adaquant-flexround", "gptq", "signround", "lrq")
+RUNS = [(functools.partial(made, Pictures), pictures, f"b-{rounding}-w4") for rounding in ROUNDINGS]
+RUNS += [(functools.partial(made, Pictures), pictures, "q-flexround-w4a4")]
+RUNS += [(llama, words, recipe) for recipe in ("q-flexround-w8a8", "b-lrq-w4")]
+ITERATIONS = 3
+FEW = {"iters": ITERATIONS, "a_iters": ITERATIONS, "batch": 4, "progress": False}
 
 
-def use(device):
-    """Have this process compute on a device by PyTorch's kernels, which the CPU has, too."""
-    native.fits = lambda *_: False
-    generator, accelerator = Reconstruction.generator, training.Accelerator
-    torch.set_num_threads(1)
-
-    @contextlib.contextmanager
-    def lease(*_):
-        yield device
-
-    def drawn(job, purpose, name, device="cpu"):
-        found = generator(job, purpose, name)
-        if torch.device(device).type == "cpu":
-            return found
-        there = second_device.Generator()
-        there.set_state(found.get_state())
-        return there
-
-    class Accelerator(accelerator):
-        def __init__(self, **options):
-            AcceleratorState._reset_state(reset_partial_state=True)
-            super().__init__(**options | {"cpu": True})
-            AcceleratorState._shared_state["device"] = PartialState._shared_state["device"] = device
-
-        def prepare_model(self, model, **options):  # it is there, and swapped parameters would lose their hooks
-            return super().prepare_model(model, **options | {"device_placement": False})
-
-    for file in FILES:
-        importlib.import_module(f"flexround.stages.{file}").lease = lease
-    Reconstruction.generator, training.Accelerator = drawn, Accelerator
+def drawn(generator, job, purpose, name, device="cpu"):
+    """Return a generator that draws the CPU's numbers on every device."""
+    found = generator(job, purpose, name)
+    if torch.device(device).type == "cpu":
+        return found
+    there = second_device.Generator()
+    there.set_state(found.get_state())
+    return there
 
 
 def there(plan, row, rows, device, dtype, *most):
@@ -79,102 +41,43 @@ def there(plan, row, rows, device, dtype, *most):
     return dataclasses.replace(plan(row, rows, device, dtype, *most), device=device)
 
 
-def made(work, run, recipes):
-    """Make all of some recipes; return the hash of each file of arrays, and how often the device computed."""
-    with sdpa_kernel([SDPBackend.MATH]):
-        for recipe in ("full-precision", *recipes):
-            work.evaluated(*run, recipe)
-    files = (work.root / "results").rglob("*.safetensors")
-    return {str(path.relative_to(work.root)): artifacts.sha256(path) for path in files}, counts["operations"]
+def codes(on_device):
+    """Return, for each run, the network that is found and what crosses in the iterations of its blocks.
 
-
-def chain(scale, run, recipes, root, on_device):
-    use(second_device.install() if on_device else torch.device("cpu"))
-    return made(stage_calls.Work(Path(__file__).with_name(f"{scale}.yaml"), root), run, recipes)
-
-
-def streamed(source, recipes, root, on_device):
-    use(second_device.install() if on_device else torch.device("cpu"))
-    sources.verify = lambda *_: "0" * 64
-    shutil.copytree(source, root, dirs_exist_ok=True)
-    return made(test_streamed_stages.streamed(root), test_streamed_stages.NAMES, recipes)
-
-
-def same(tmp_path, work, *arguments):
-    """Assert that work on the device leaves the files that it leaves on the CPU, to the last bit."""
-    roots = [tmp_path / "cpu", tmp_path / "device"]
-    for root in roots:
-        root.mkdir()
-    (expected, none), (hashes, operations) = (apart(work, *arguments, root, root.name == "device") for root in roots)
-    assert (none, operations > 1000) == (0, True)
-    assert len(hashes) > 3
-    assert hashes == expected
-
-
-@pytest.mark.parametrize("family", stage_calls.CHAINS)
-def test_a_chain_of_jobs_has_the_bits_of_the_cpu(tmp_path, family):
-    same(tmp_path, chain, *stage_calls.CHAINS[family])
-
-
-def test_a_streamed_network_has_the_bits_of_the_cpu(tmp_path):
-    (source := tmp_path / "source").mkdir()
-    test_streamed_stages.write_source(source)
-    same(tmp_path, streamed, source, ("q-flexround-w8a8", "b-adaround-w8a8"))
-
-
-ROUNDINGS = ("rtn", "adaquant", "adaround", "flexround", "adaquant-flexround", "gptq", "signround", "lrq")
-
-
-ITERATIONS = 3
-
-
-def crossing():
-    """Return a list that gets what crosses in each block's iterations from now on."""
-    minimise, found = phases.optimise, []
+    Activations lie on the device for every other one.
+    """
+    device = second_device.install() if on_device else torch.device("cpu")
+    plan, minimise, generator, found = cache.plan, phases.optimise, Reconstruction.generator, []
 
     def watched(block, batches, groups, iterations, *rest):
         before = counts.copy()
         losses = minimise(block, batches, groups, iterations, *rest)
-        found.append({"iterations": iterations} | {name: counts[name] - before[name] for name in second_device.CROSSES})
+        crossed = {name: counts[name] - before[name] for name in second_device.CROSSES}
+        blocks.append({"iterations": iterations} | crossed)
         return losses
 
-    phases.optimise = watched
-    return found
-
-
-def codes(on_device):
-    """Return what every rounding finds for a ResNet-18, and some for a small LLaMA, by their networks and recipes.
-
-    Activations lie on the device for every other one. What crosses in the iterations of its blocks is returned, too.
-    """
-    device = second_device.install() if on_device else torch.device("cpu")
-    images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    runs = [
-        (models.resnet18().eval(), images, recipe) for recipe in ("q-flexround-w4a4", *(f"b-{r}-w4" for r in ROUNDINGS))
-    ]
-    texts = ("q-flexround-w8a8", "q-adaround-w8a8", "b-flexround-w4", "b-lrq-w4")
-    runs += [(own_networks.llama(), own_networks.words(), recipe) for recipe in texts]
-    use(device)
-    plan, crossed, found = cache.plan, crossing(), {}
-    with sdpa_kernel([SDPBackend.MATH]):
-        for index, (model, samples, recipe) in enumerate(runs):
-            cache.plan = functools.partial(there, plan) if index % 2 else plan
-            few = {"iters": ITERATIONS, "a_iters": ITERATIONS, "batch": 4, "progress": False}
-            quantized = flexround.quantize(model, samples, recipe, device=device, **few)
-            state = quantized.model.cpu().state_dict()
-            found[type(model).__name__, recipe] = {name: value.numpy() for name, value in state.items()}, crossed[:]
-            crossed.clear()
+    with pytest.MonkeyPatch.context() as patch, sdpa_kernel([SDPBackend.MATH]):
+        patch.setattr(native, "fits", lambda *_: False)  # PyTorch's kernels, which the CPU has, too
+        patch.setattr(Reconstruction, "generator", functools.partialmethod(lambda *a, **k: drawn(generator, *a, **k)))
+        patch.setattr(phases, "optimise", watched)
+        for index, (network, samples, recipe) in enumerate(RUNS):
+            patch.setattr(cache, "plan", functools.partial(there, plan) if index % 2 else plan)
+            blocks = []
+            model = flexround.quantize(network(), samples()[:16], recipe, device=device, **FEW).model.cpu()
+            found.append(({name: value.numpy() for name, value in model.state_dict().items()}, blocks))
     return found
 
 
 def test_every_rounding_has_the_bits_of_the_cpu_without_waits():
     """Nothing but a batch is copied, and the rows of many batches at once; losses and moves are read at the end."""
-    expected, found = apart(codes, False), apart(codes, True)
-    assert len(found) == len(ROUNDINGS) + 5
-    for index, (run, (state, blocks)) in enumerate(found.items()):
+    # Autograd counts the devices at its first backward pass, so the device is in a process that has made none.
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = pool.submit(codes, True).result(timeout=600)
+    for index, ((state, blocks), (expected, _)) in enumerate(zip(found, codes(False), strict=True)):
+        recipe = RUNS[index][2]
         for name, value in state.items():
-            assert np.array_equal(value, expected[run][0][name]), (run, name)
-        copied = 0 if index % 2 else ITERATIONS * (3 if run[1].startswith("q") else 2)
+            assert np.array_equal(value, expected[name]), (recipe, name)
+        copied = 0 if index % 2 else ITERATIONS * (3 if recipe.startswith("q") else 2)
         wanted = {"iterations": ITERATIONS, "reads": 3, "to host": 1, "to device": 1 + copied}
-        assert blocks == [wanted] * len(blocks), run
-        assert bool(blocks) == (run[1] not in ("b-rtn-w4", "b-gptq-w4"))
+        assert blocks == [wanted] * len(blocks), recipe
+        assert bool(blocks) == (recipe not in ("b-rtn-w4", "b-gptq-w4"))

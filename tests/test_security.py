@@ -80,16 +80,12 @@ def test_a_file_replaces_a_link_and_does_not_follow_it(tmp_path):
     assert not (tmp_path / "results/table.csv").is_symlink()
 
 
-LINE_ENDS = ("\r", "\n", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029")
-
-
 @pytest.mark.parametrize(
     ("text", "written"),
     [
         *((text, f"'{text}") for text in ("=1+1", "+cmd|' /C calc'!A0", "@SUM(A1)", "-cmd|x")),
-        *((f"{space}=1", "'=1") for space in "\t\r"),
-        *((f"a{end}b", "a b") for end in LINE_ENDS),
-        *((text, text) for text in ("B + FlexRound", "-1.50", "-.5", "--", "1e-3")),
+        *(("\t=1", "'=1"), ("a\r\nb", "a b"), ("a\u2028b", "a b")),
+        *((text, text) for text in ("B + FlexRound", "-1.50", "--", "1e-3")),
     ],
 )
 def test_a_spreadsheet_computes_nothing_that_stands_in_a_name(text, written):

@@ -8,7 +8,6 @@ from table_runs import loaded
 
 from flexround.settings import user_rows
 from flexround.settings.layout import PARAMS, ROOT, Run
-from flexround.settings.load import load_params
 from flexround.settings.params import DEFAULT as OF_FIELD
 from flexround.settings.params import hyper
 from flexround.settings.schema import Defaults, Hyper, HyperRule, Recipe, Recipes
@@ -121,18 +120,6 @@ def test_rows_of_equal_iterations_differ_in_nothing_else():
         assert equal.model_copy(update={"iters": own.iters}) == own
 
 
-def test_the_example_of_whole_sets_differs_in_evaluation_alone():
-    whole, real = load_params(str(ROOT / "examples/whole_sets.yaml")), loaded("real")
-    rows, others = ({row.recipe for row in params.tables[number].rows()} for params, number in ((whole, 1), (real, 7)))
-    assert rows < others
-    assert whole.scale.shows.claims is None, "those of real are about its tables"
-    for recipe in rows - {"full-precision"}:
-        runs = [(params, Run(params.scale.name, "commonsense", "smollm2-135m", recipe, 0)) for params in (whole, real)]
-        assert hyper(*runs[0])[0] == hyper(*runs[1])[0]
-    one, other = (params.scale.tasks["commonsense"].options for params in (whole, real))
-    assert {key for key in {*one} | {*other} if one.get(key) != other.get(key)} == {"questions", "test_blocks"}
-
-
 # which rule wins
 
 
@@ -190,7 +177,6 @@ def test_the_recipe_beats_the_scale_which_beats_the_defaults(own, defaults, scal
         ({"a_bits": "*"}, False),  # of activations that are quantized
         ({"checkpoint": "resnet*-brecq", "task": "imagenet", "recipe": "m*"}, True),
         ({"checkpoint": "resnet"}, False),
-        ({"rounding": "FlexRound"}, False),
     ],
 )
 def test_a_rule_holds_for_the_runs_that_match_all_its_patterns(when, matches):

@@ -1,6 +1,5 @@
 """A model that is never whole in memory: its files, one block at a time, and where the activations lie."""
 
-import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -14,13 +13,13 @@ import toy
 from safetensors.torch import save_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.models import transformer
 from flexround.models import weights as weights_module
 from flexround.models.blocks import Block
 from flexround.models.tensors import places, weightless
 from flexround.models.weights import INDEX, Shards
-from flexround.reconstruct import cache, codes, engine, initial, phases
+from flexround.reconstruct import cache, codes, engine, phases
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Streamed
 from flexround.reconstruct.state import State
@@ -79,15 +78,10 @@ def published(made, directory):
     return {path.name: path.read_bytes() for path in (directory / "out").iterdir()}
 
 
-RECIPES = [
-    toy.recipe("Q", "flexround", 4, 8),
-    toy.recipe("B", "adaround", 3),
-    toy.recipe("B", "flexround", 4, 8),
-    toy.recipe("B", "gptq", 3),
-]
+RECIPES = [toy.recipe("Q", "flexround", 4, 8), toy.recipe("B", "adaround", 3, 8), toy.recipe("B", "gptq", 3)]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B", "GPTQ"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B", "GPTQ"])
 def test_streamed_and_resident_give_the_same_files(tmp_path, files, recipe):
     whole, ids = model(), tokens()[:, 0]
     expected = published(job(whole, recipe), tmp_path / "resident")
@@ -132,60 +126,13 @@ def test_tied_embeddings_may_be_stored_once(tmp_path):
         Shards(tmp_path / "tied", shells(tie_word_embeddings=False))
 
 
-BIAS = "transformer.h.1.ln_1.bias"
-
-
-def dropped(directory):
-    store(directory, {name: value for name, value in model().state_dict().items() if name != BIAS})
-
-
-FEWER = {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}
-
-
-@pytest.mark.parametrize(
-    ("damage", "config", "message"),
-    [
-        (dropped, {}, rf"missing: {BIAS}; unexpected: none"),
-        (lambda _: None, FEWER, r"unexpected: transformer\.h\.[23]"),
-    ],
-)
-def test_files_that_do_not_fit_are_refused(files, damage, config, message):
-    damage(files)
-    with pytest.raises(InputError, match=message):
-        Shards(files, shells(**config))
-
-
-def test_blocks_that_differ_are_not_streamed(tmp_path):
-    whole = tiny.make("opt")
-    whole.model.decoder.layers[1].fc1 = torch.nn.Linear(16, 30)
-    shards = Shards(store(tmp_path / "opt", whole.state_dict()), whole)
-    with pytest.raises(SettingsError, match=r"block layers\.1 differs from layers\.0: set `streamed: false`"):
-        Streamed(shards, transformer.opt_blocks(whole), CPU)
-
-
-def test_initial_steps_in_parts_leave_out_padding(tmp_path, monkeypatch):
-    mask = torch.arange(12) < torch.randint(2, 13, (12, 1), generator=torch.Generator().manual_seed(0))
-
-    def steps(directory):
-        made = dataclasses.replace(job(model(), RECIPES[0], iters=0), mask=mask)
-        found = toy.run(made, directory, x=tokens())[0]
-        return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
-
-    whole = steps(tmp_path / "whole")
-    monkeypatch.setattr(initial, "AT_ONCE", 0)
-    parts = steps(tmp_path / "parts")
-    assert len(whole) == 16
-    for key, step in whole.items():
-        torch.testing.assert_close(parts[key], step, rtol=1e-6, atol=0)
-
-
 # resume
 
 
-@pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
+@pytest.mark.parametrize("recipe", RECIPES[:2], ids=["Q", "B"])
 def test_killed_at_random_moments_it_gives_the_same_bits(tmp_path, files, recipe):
     expected = published(job(files, recipe), tmp_path / "straight")
-    for moment in (3, 17, 9):
+    for moment in (3, 9):
         code = test_state.killed_after(moment, lambda: published(job(files, recipe), tmp_path / "killed"))
         assert code == -signal.SIGKILL
     assert published(job(files, recipe), tmp_path / "killed") == expected
@@ -204,7 +151,6 @@ NEEDED = cache.HELD * 10 * 100 * 4  # bytes
         (torch.float32, 2 * NEEDED, None, "on the GPU"),
         (torch.float32, 2 * NEEDED - 1, None, "in page-locked memory"),
         (torch.bfloat16, NEEDED, None, "on the GPU"),
-        (torch.float32, 2 * NEEDED - 1, 1, "on the GPU"),
         (torch.float32, 2 * NEEDED, 0, "in page-locked memory"),
     ],
 )
@@ -214,14 +160,7 @@ def test_the_place_of_caches_follows_from_their_bytes(monkeypatch, kind, gpu, mo
     device = torch.device("cuda") if gpu else CPU
     found = cache.plan(100, 10, device, kind, cache.limit(device, most))
     assert str(found) == place
-    assert found.device.type == ("cuda" if place == "on the GPU" else "cpu")
-
-
-def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=6000))
-    gpu = torch.device("cuda")
-    assert [cache.limit(gpu, jobs=jobs) for jobs in (1, 2, 3)] == [3000, 1500, 1000]
-    assert (cache.limit(gpu, 1, 3), cache.limit(gpu, 0, 3), cache.limit(CPU)) == (2**20, 0, 0)
+    assert cache.limit(device, jobs=2) == (gpu // 4 if gpu else 0), "half of what each job of a GPU has"
 
 
 # writing and reading in other types
@@ -244,9 +183,7 @@ def test_what_is_saved_in_shards_is_read_again(tmp_path):
 # precision
 
 
-@pytest.mark.parametrize(
-    "half", [{"precision": "bfloat16"}, {"precision": "float16"}, {"cache_dtype": "bfloat16"}], ids=str
-)
+@pytest.mark.parametrize("half", [{"precision": "bfloat16"}, {"cache_dtype": "bfloat16"}], ids=str)
 def test_half_precision_learns_as_well_with_float32_masters(tmp_path, half):
     recipe, settings, seen = toy.recipe("B", "flexround", 3), {"iters": 50}, set()
     _, full, _ = toy.run(toy.job(recipe, **settings), tmp_path / "full")
@@ -257,10 +194,8 @@ def test_half_precision_learns_as_well_with_float32_masters(tmp_path, half):
     hook.remove()
     assert seen == {torch.float32}
     assert all(value.dtype == torch.float32 for key, value in found.items() if key.endswith("step"))
-    for mine, other in list(zip(records, full, strict=True))[2:3]:
-        assert mine["loss_after"] != other["loss_after"]
-        assert mine["error_hard"] < 0.95 * mine["error_rtn"]
-        assert mine["error_hard"] == pytest.approx(other["error_hard"], rel=0.25)
+    assert records[2]["loss_after"] != full[2]["loss_after"]
+    assert records[2]["error_hard"] == pytest.approx(full[2]["error_hard"], rel=0.25)
 
 
 def test_all_rows_have_the_precision_and_learning_alone_tf32(tmp_path, monkeypatch):
@@ -277,21 +212,17 @@ def test_all_rows_have_the_precision_and_learning_alone_tf32(tmp_path, monkeypat
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(phases.Phase, "through", watched)
     monkeypatch.setattr(phases, "optimise", lambda *a: [learned.add(flags.allow_tf32), optimise(*a)][1])
-    runs = {}
-    for kind in ("bfloat16", "float32", "tf32"):
-        rows.clear()
-        learned.clear()
-        made = toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind, iters=2, a_iters=2)
-        runs[kind] = toy.run(made, tmp_path / kind)[0]
+    for kind in ("bfloat16", "tf32"):
+        rows.clear(), learned.clear()
+        toy.run(toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind, iters=2, a_iters=2), tmp_path / kind)
         assert rows == {(torch.bfloat16 if kind == "bfloat16" else False, False)}
         assert learned == {kind == "tf32"}
-    assert toy.same(runs["tf32"], runs["float32"]), "no GPU, no TF32"
 
 
 # preflight
 
 
-@pytest.mark.parametrize("recipe", RECIPES[1:], ids=["weights", "B", "GPTQ"])
+@pytest.mark.parametrize("recipe", RECIPES[1:], ids=["B", "GPTQ"])
 def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     made = job(files, recipe)
     found = preflight(made, tokens())
@@ -300,17 +231,6 @@ def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     iterations = 4 * HYPER["iters"] + (4 * HYPER["a_iters"] if recipe.setting == "B" and recipe.a_bits else 0)
     assert found.hours * 3600 > iterations * found.iteration_seconds > 0
     assert [path.name for path in tmp_path.iterdir()] == ["files"]
-
-
-def test_preflight_takes_the_largest_block_and_its_input():
-    net = toy.model(channels=8)
-    net.body[1].conv1 = torch.nn.Conv2d(8, 16, 3, padding=1)
-    net.body[1].conv2 = torch.nn.Conv2d(16, 8, 3, padding=1)
-    made = toy.job(toy.recipe("Q", "flexround", 3, 4), net=net)
-    assert preflight(made, toy.samples()).block == "body.1"
-    shapes = engine.boundaries(toy.job(toy.recipe(), net=net), toy.samples())
-    expected = [(1, 3, 8, 8)] * 2 + [(1, 8, 8, 8)] * 5 + [(1, 8), (1, 5)]
-    assert [tuple(shape) for shape in shapes] == expected
 
 
 def test_an_index_of_shards_does_not_lead_out_of_its_directory(tmp_path):

@@ -2,13 +2,12 @@
 
 import hashlib
 import io
-import shutil
 import zipfile
 
 import pytest
 
 from flexround.errors import InputError
-from flexround.io import fetchers, sources
+from flexround.io import sources
 from flexround.settings.sources import Source
 
 NET = b"weights" * 1000
@@ -32,7 +31,7 @@ def wheel(tmp_path, monkeypatch):
     content = zipped(members | {f"tiny_net-1.0.dist-info/{name}": text for name, text in INFO.items()})
     (tmp_path / "shelf").mkdir()
     (tmp_path / "shelf/tiny_net-1.0-py3-none-any.whl").write_bytes(content)
-    settings = {"NO_INDEX": "1", "FIND_LINKS": tmp_path / "shelf", "CONFIG_FILE": "/dev/null", "RETRIES": "1"}
+    settings = {"NO_INDEX": "1", "FIND_LINKS": tmp_path / "shelf", "CONFIG_FILE": "/dev/null"}
     for name, value in (settings | {"INDEX_URL": "http://127.0.0.1:9"}).items():
         monkeypatch.setenv(f"PIP_{name}", str(value))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -59,30 +58,7 @@ def test_files_of_a_zip_in_a_wheel_become_a_directory(wheel, tmp_path):
     assert (tmp_path / "sources/place/it/sub/net.bin").read_bytes() == NET
 
 
-ORIGIN = r"net/net\.bin of the wheel tiny-net==1\.0 of the package index, sha256 \w{64}, and put it at \S+/place/it"
-OFFLINE = rf"Could not find .*; .*connection broken by .*refused.*Get it from: {ORIGIN}"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"revision": "0" * 64}, "pip download: ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"),
-        ({"path": "net/none"}, "There is no item named 'net/none'"),
-        ({"files": ["none"]}, r"net/net\.bin: File is not a zip file"),
-        ({"bytes": 7001}, r"net/net\.bin: 7000 bytes instead of 7001"),
-        ({}, OFFLINE),
-    ],
-)
-def test_another_wheel_or_member_is_one_message(wheel, tmp_path, monkeypatch, given, message):
-    if given.keys() & {"path", "files", "bytes"}:  # as if pip had found it, as it does above
-        shelf = tmp_path / "shelf"
-        monkeypatch.setattr(
-            fetchers, "run", lambda _, __, at, ___: shutil.copytree(shelf, at / "wheels", dirs_exist_ok=True)
-        )
-    if message == OFFLINE:
-        monkeypatch.setenv("PIP_NO_INDEX", "0")
-        monkeypatch.setenv("PIP_FIND_LINKS", "")
-    with pytest.raises(InputError, match=message) as caught:
-        sources.fetch("w", source(wheel, **given), tmp_path)
-    assert "\n" not in str(caught.value)
+def test_another_wheel_is_refused(wheel, tmp_path):
+    with pytest.raises(InputError, match="pip download: ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"):
+        sources.fetch("w", source("0" * 64), tmp_path)
     assert list((tmp_path / "place").iterdir()) == []

@@ -14,24 +14,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-SUFFIXES = {".py", ".cpp", ".html", ".tex", ".css", ".js"}
+SUFFIXES = {".py", ".yaml", ".cpp", ".html", ".tex", ".css", ".js"}
 CHECKED = (3).to_bytes(4, "little")  # flags in the header of bytecode that Python checks against its source's content
 INSTALLED = {"site-packages", "dist-packages"}  # Debian uses the second name
 
 
-def files(rooms: Iterable[str], modules: Iterable[str] = (), others: Iterable[Path] = ()) -> dict[str, Path]:
+def files(rooms: Iterable[str], modules: Iterable[str] = ()) -> dict[str, Path]:
     """Return name -> file for all code of rooms and modules. Names of a user's files omit directories: files may move.
 
     Args:
         rooms: directories and files, relative to the package.
         modules: ``package.module`` or ``package.module:name``. The user's modules that these import are added; modules
             of this or an installed package are omitted.
-        others: further files.
     """
     places = [PACKAGE / room for room in rooms]
     paths = [path for place in places for path in ([place] if place.is_file() else place.rglob("*"))]
     found = {str(path.relative_to(PACKAGE)): path for path in paths if path.suffix in SUFFIXES}
-    return found | _own(modules) | {path.name: path for path in others}
+    return found | _own(modules)
 
 
 def digest(of: dict[str, Path]) -> str:
@@ -42,18 +41,10 @@ def digest(of: dict[str, Path]) -> str:
     Raises:
         SyntaxError: a Python file doesn't parse.
     """
-    return _hash((name, _essence(str(path), path.read_bytes())) for name, path in sorted(of.items()))
-
-
-def sha256(of: dict[str, Path]) -> str:
-    """Return a hash of the whole files, within milliseconds; a missing file counts as empty."""
-    return _hash((name, path.read_bytes() if path.exists() else b"") for name, path in sorted(of.items()))
-
-
-def _hash(parts: Iterable[tuple[str, bytes]]) -> str:
     found = hashlib.sha256()
-    for name, content in parts:
-        found.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+    for name, path in sorted(of.items()):
+        essence = _essence(str(path), path.read_bytes())
+        found.update(f"{name}\0{hashlib.sha256(essence).hexdigest()}\n".encode())
     return found.hexdigest()
 
 

@@ -73,7 +73,15 @@ def _digest(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def files(directory: Path) -> list[Path]:
+def stamp(place: Path) -> str:
+    """Return a hash that changes when a file of ``place`` is edited, added or removed; no file is read."""
+    found = [place] if place.is_file() else _files(place)
+    facts = ((path.relative_to(place).as_posix(), path.stat()) for path in found)
+    text = "".join(f"{name} {found.st_size} {found.st_mtime_ns}\n" for name, found in facts)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _files(directory: Path) -> list[Path]:
     """Return all files of a directory, sorted; links to other directories are followed, as by readers of data."""
     found = []
     for place, inner, names in os.walk(directory, followlinks=True):
@@ -85,7 +93,7 @@ def files(directory: Path) -> list[Path]:
 
 def _members(directory: Path) -> list[str]:
     """Return the relative paths of a directory's files, sorted, without hidden files."""
-    names = (path.relative_to(directory) for path in files(directory))
+    names = (path.relative_to(directory) for path in _files(directory))
     return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
 
 
@@ -203,19 +211,13 @@ class _Wanted:
                 f"source {self.name}: {place}: {reason}. It is a file of this project: restore it (git checkout "
                 f"{place}), or make it and its sha256 anew (worlds/README.md)"
             )
-        known = next(iter(self.known_hashes().values()), None)
-        pinned = (
-            f"its sha256 must begin with {known}" if known else "no sha256 is pinned, the one found will be recorded"
-        )
-        if source.files or source.packed:
-            pinned += " (docs/run-at-scale.md has the command for that of a folder)"
+        known = next(iter(self.known_hashes().values()), "recorded when it is first read")
         what, place = (", ".join(source.files), f"them into {path}/") if source.files else ("it", f"it at {path}")
-        again = ""
-        if path.exists() and self.scheme:
-            record = path.parents[len(Path(source.file).parts) - 1] / f"{self.name}.json"
-            again = f". Or delete {path} and {record}, and run the same command again: it is downloaded"
+        record = path.parents[len(Path(source.file).parts) - 1] / f"{self.name}.json"
+        again = f"; or delete it and {record}, and run the same command again" if path.exists() and self.scheme else ""
         return InputError(
-            f"source {self.name}: {path}: {reason}. Get {what} from: {self.origin}, and put {place}; {pinned}{again}"
+            f"source {self.name}: {path}: {reason}. Get {what} from: {self.origin}, and put {place} "
+            f"(sha256 {known}; docs/run-at-scale.md has the command for a folder){again}"
         )
 
     @property

@@ -9,49 +9,29 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-import flexround
-from flexround import clone
-from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import worker
 
-STAGES = {
-    "fetch": "fetch and verify one pinned source; the only stage that uses the network",
-    "data": "check a task's raw data and write what later stages read",
-    "finetune": "make the full-precision network of a task",
-    "gate": "pass or stop a full-precision network by its accuracy",
-    "calibrate": "draw and store the calibration samples of a seed",
-    "reconstruct": "quantize one run block by block",
-    "select": "take the best of several quantized networks by held-out training data",
-    "evaluate": "evaluate one run: metrics, standard errors, scores of single examples",
-    "tabulate": "make one table as CSV, LaTeX and HTML, and print it",
-    "figure": "draw one figure as PDF and PNG",
-    "claims": "judge the paper's claims, and list its errata",
-    "ranking": "rank the roundings of a scale: in how many cells each one leads, shares the lead, or loses",
-    "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
-}
-FILES = {  # modules of flexround.stages, for stages without their own module
-    **dict.fromkeys(("fetch", "calibrate"), "data"),
-    **dict.fromkeys(("gate", "select"), "evaluate"),
+STAGES = {  # stage -> its module in flexround.stages
+    **dict.fromkeys(("fetch", "data", "calibrate"), "data"),
+    "finetune": "finetune",
+    "reconstruct": "reconstruct",
+    **dict.fromkeys(("gate", "select", "evaluate"), "evaluate"),
+    "figure": "figure",
     **dict.fromkeys(("tabulate", "claims", "ranking", "summary"), "show"),
 }
 
 
 def target(stage: str) -> str:
     """Return a stage's function as ``package.module:name``; a name with a dot is the user's own module."""
-    return f"{stage}:run" if "." in stage else f"flexround.stages.{FILES.get(stage, stage)}:{stage}"
+    return f"{stage}:run" if "." in stage else f"flexround.stages.{STAGES[stage]}:{stage}"
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of all stages; the job file holds all their other input."""
-    arguments = argparse.ArgumentParser(
-        prog="python -m flexround.jobs",
-        description="Do one job of a run. The stages:",
-        epilog="\n".join(f"  {name:12}{description}" for name, description in STAGES.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    arguments = argparse.ArgumentParser(prog="python -m flexround.jobs", description="Do one job of a run.")
     add = arguments.add_argument
-    add("stage", help="one of those below")
+    add("stage", help=f"one of {', '.join(STAGES)}; flexround/stages has their descriptions")
     add("job", type=Path, help="JSON file with everything that the job reads of settings")
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--gpus", type=int, default=0, help="1: there must be a GPU; 0: a GPU if there is one")
@@ -69,14 +49,7 @@ def main() -> NoReturn:
 
     The code is 0 for success, 2 after a FlexRoundError, 128 + N after signal N, else 1.
     """
-    given = parser().parse_args()
-    try:
-        clone.check(flexround.__spec__, Path())  # the PATH may start with another python
-        if not given.job.exists():
-            raise InputError(f"{given.job}: missing; snakemake -n TARGET writes it, TARGET being what the job makes")
-    except FlexRoundError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+    parser().parse_args()
     code = worker.hand_over()
     sys.exit(do_here() if code is None else code)
 

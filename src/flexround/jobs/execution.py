@@ -50,11 +50,6 @@ def run(target: str, arguments: argparse.Namespace) -> int:
     except FlexRoundError as error:
         log.error("error: %s", error)
         return USER_ERROR
-    except SystemExit as end:
-        if not isinstance(end.code, str):
-            return end.code or 0
-        log.error(end.code)
-        return BUG
     except BaseException as error:
         traceback.print_exc()
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else BUG

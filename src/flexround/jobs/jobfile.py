@@ -8,20 +8,15 @@ file are relative to the project.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field
 
 from flexround import code
 from flexround.errors import InputError
 from flexround.machine.seeding import derive
-from flexround.settings.layout import ROOT
+from flexround.settings.plan import Plan
 from flexround.settings.schema import Checkpoint, Strict, TaskSpec
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan as Plan
-else:
-    Plan = Any  # no job depends on the code that planned it
 
 # The parts of flexround that decide a stage's results, besides the stage's own file.
 COMMON = ("imports.py", "io", "machine", "metrics.py", "jobs/execution.py", "settings/schema.py")
@@ -33,7 +28,8 @@ ROOMS = {
     **dict.fromkeys(("fetch",), COMMON),
     **dict.fromkeys(("data", "calibrate"), DATA),
     **dict.fromkeys(("finetune",), NETWORK),
-    **dict.fromkeys(("reconstruct", "select", "evaluate"), QUANTIZED),
+    "reconstruct": QUANTIZED,
+    **dict.fromkeys(("select", "evaluate"), (*QUANTIZED, "params/lm_eval")),
     **dict.fromkeys(("tabulate", "claims", "ranking", "summary"), SHOWN),
     **dict.fromkeys(("figure",), (*QUANTIZED, *SHOWN)),
 }
@@ -44,22 +40,19 @@ class Code(Strict):
 
     rooms: tuple[str, ...]
     modules: tuple[str, ...] = Field((), description="package.module:name that settings make the stage import")
-    files: tuple[str, ...] = Field((), description="of the project, that the job reads, too")
     digest: str = ""
-    sha256: str = Field("", description="of the whole files; where it is as planned, nothing is parsed")
 
-    def found(self) -> dict[str, Path]:
-        """Return all files in their present state."""
-        return code.files(self.rooms, self.modules, (ROOT / name for name in self.files))
+    def found(self) -> str:
+        """Return the digest of the present code."""
+        return code.digest(code.files(self.rooms, self.modules))
 
     def check(self) -> None:
-        """Compare the files with the plan.
+        """Compare the code with the plan.
 
         Raises:
             InputError: a file has changed, in more than comments, docstrings and layout.
         """
-        now = self.found()
-        if code.sha256(now) != self.sha256 and code.digest(now) != self.digest:
+        if self.found() != self.digest:
             raise InputError("the code has changed since this run was planned; run the same command again")
 
 
@@ -78,8 +71,7 @@ class Job(Strict):
     @property
     def identity(self) -> str:
         """A digest of the settings and the code, which decide the result."""
-        explanations = dict.fromkeys(self.explained, True) | {"code": {"sha256"}}
-        return f"{derive(self.model_dump_json(exclude=explanations)):016x}"
+        return f"{derive(self.model_dump_json(exclude=set(self.explained))):016x}"
 
 
 class NetworkJob(Job):
@@ -102,7 +94,6 @@ class Planned(NamedTuple):
     job: Job  # without its code
     reads: Iterable[str | Path] = ()  # the results that its rule reads
     code: tuple[str, ...] | None = ()  # package.module:name of all code that the stage imports because of settings
-    files: tuple[str, ...] = ()  # further files of the project that the job reads; their content counts like code
 
 
 def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
@@ -113,7 +104,7 @@ def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> 
     irrelevant = {} if evaluated else {"evaluated": "float32"}
     return {
         "names": (plan.scale.name, task, checkpoint),
-        "task": plan.scale.tasks[task].model_copy(update={"sources": (), "files": None}),
+        "task": plan.scale.tasks[task].model_copy(update={"sources": ()}),
         "checkpoint": plan.params.checkpoint(checkpoint).model_copy(update=irrelevant),
     }
 

@@ -15,7 +15,7 @@ from flexround import code
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import runs, tables
-from flexround.jobs.command import FILES
+from flexround.jobs.command import STAGES
 from flexround.jobs.jobfile import COMMON, ROOMS, Code, Planned
 from flexround.machine.seeding import derive
 from flexround.settings import layout
@@ -37,21 +37,20 @@ class Resolved(NamedTuple):
 def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
     """Write a stage's job file; ``arguments`` are for the function in ``flexround.jobs`` that plans the stage."""
     planned: Planned = getattr(runs if hasattr(runs, stage) else tables, stage)(plan, *arguments)
-    reached = None
+    found = planned.job
     if planned.code is not None:
-        rooms = (*ROOMS[stage], f"stages/{FILES.get(stage, stage)}.py")
-        reached = planned_code(Code(rooms=rooms, modules=planned.code, files=planned.files))
-    found = planned.job.model_copy(update={"code": reached})
+        rooms = (*ROOMS[stage], f"stages/{STAGES[stage]}.py")
+        found = found.model_copy(update={"code": planned_code(rooms, planned.code)})
     path = layout.job_directory(str(found.out)) / f"{found.identity}.json"
     written = _updated(path, found.model_dump_json(indent=1) + "\n")
     return Resolved(str(found.out), written, [str(file) for file in planned.reads])
 
 
 @functools.cache
-def planned_code(of: Code) -> Code:
-    """Return a job's code with the present digests."""
-    found = of.found()
-    return of.model_copy(update={"digest": code.digest(found), "sha256": code.sha256(found)})
+def planned_code(rooms: tuple[str, ...], modules: tuple[str, ...]) -> Code:
+    """Return a job's code with its present digest."""
+    of = Code(rooms=rooms, modules=modules)
+    return of.model_copy(update={"digest": of.found()})
 
 
 def job_or_exit(plan: Plan, stage: str, *arguments: object) -> Resolved:

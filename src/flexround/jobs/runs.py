@@ -1,16 +1,14 @@
 """The jobs of networks, from sources to evaluations: fields of each job, and a planning function named as its stage."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from flexround.io import sources
-from flexround.jobs.jobfile import Job, MeasuredJob, NetworkJob, Plan, Planned, network, network_code
+from flexround.jobs.jobfile import Job, MeasuredJob, NetworkJob, Planned, network, network_code
 from flexround.settings import layout
 from flexround.settings.layout import Run
+from flexround.settings.plan import Plan
 from flexround.settings.schema import Count, Gate, Hyper, Recipe, TaskSpec
 from flexround.settings.sources import Source
 
@@ -21,29 +19,17 @@ class FetchJob(Job):
     explained = frozenset({"source"})
     name: str
     source: Source
-    pins: dict[str, Any] = Field(
-        description="what of the source decides its content: not the licence, nor the address of a pinned one"
-    )
-    stamp: str | None = Field(
-        None, description="names, sizes and times of the user's own files: an edit makes another job"
-    )
+    pins: dict[str, Any]  # fields that decide the content: not the licence, nor the address of a pinned source
+    stamp: str | None = None  # of names, sizes and times of the user's own files
 
 
 def fetch(plan: Plan, name: str) -> Planned:
     """Plan the download of a source."""
     source = plan.params.sources[name]
-    stamp = _stamp(source.placed) if source.placed else None
+    stamp = sources.stamp(source.placed) if source.placed else None
     address = set() if source.inside or source.placed or not source.sha256 else {"location", "path"}
     pins = source.model_dump(mode="json", exclude={"licence", *address})
     return Planned(FetchJob(name=name, source=source, pins=pins, stamp=stamp, out=layout.source_file(name)))
-
-
-def _stamp(place: Path) -> str:
-    """Return a hash that changes when a file of ``place`` is edited, added or removed; no file is read."""
-    found = [place] if place.is_file() else sources.files(place)
-    facts = ((path.relative_to(place).as_posix(), path.stat()) for path in found)
-    text = "".join(f"{name} {found.st_size} {found.st_mtime_ns}\n" for name, found in facts)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class DataJob(Job):
@@ -52,22 +38,14 @@ class DataJob(Job):
     explained = frozenset({"origins"})
     name: str
     task: TaskSpec
-    origins: dict[str, Source] = Field(
-        description="the pinned sources it is made from; their records say what they hold"
-    )
-    sources: Path = Field(description="directory of all sources")
+    origins: dict[str, Source]  # whose records hold the hashes
 
 
 def data(plan: Plan, task: str) -> Planned:
     """Plan a task's data."""
     settings = plan.scale.tasks[task]
-    job = DataJob(
-        name=task,
-        task=settings,
-        origins={name: plan.params.sources[name] for name in settings.sources},
-        sources=layout.SOURCES,
-        out=layout.data_dir(plan.scale.name, task),
-    )
+    origins = {name: plan.params.sources[name] for name in settings.sources}
+    job = DataJob(name=task, task=settings, origins=origins, out=layout.data_dir(plan.scale.name, task))
     return Planned(job, map(layout.source_file, settings.sources), (settings.module,))
 
 
@@ -75,13 +53,10 @@ class FinetuneJob(NetworkJob):
     """Create a full-precision network by import, training, or both."""
 
     explained = frozenset({"origins"})
-    train: dict[str, Any] | None = Field(description="settings that the task reads; none: the weights as they come")
-    origins: dict[str, Source] = Field(
-        description="the pinned sources it is made from; their records say what they hold"
-    )
-    sources: Path = Field(description="directory of all sources")
+    train: dict[str, Any] | None  # settings that the task reads; none: the weights are used unchanged
+    origins: dict[str, Source]  # whose records hold the hashes
     data: Path | None
-    pretrained: Path | None = Field(description="directory of the network that it starts from")
+    pretrained: Path | None  # directory of the network with which training starts
 
 
 def finetune(plan: Plan, task: str, checkpoint: str) -> Planned:
@@ -91,7 +66,6 @@ def finetune(plan: Plan, task: str, checkpoint: str) -> Planned:
         **network(plan, task, checkpoint),
         train=plan.params.train(task, checkpoint),
         origins={name: plan.params.sources[name] for name in settings.sources},
-        sources=layout.SOURCES,
         data=made_from.get("data"),
         pretrained=made_from.get("pretrained"),
         out=layout.checkpoint_dir(plan.scale.name, task, checkpoint),
@@ -146,16 +120,15 @@ class ReconstructJob(NetworkJob):
     explained = frozenset({"hyper_sources"})
     run: Run
     recipe: Recipe
-    rounding: str = Field(description="package.module:Class")
+    rounding: str  # package.module:Class
     hyper: Hyper
-    hyper_sources: dict[str, str] = Field(description="where each hyper-parameter comes from")
+    hyper_sources: dict[str, str]
     weights: Path
     samples: Path
 
 
 def reconstruct(plan: Plan, run: Run) -> Planned:
     """Plan a run's reconstruction."""
-    plan.params.check_fit(run)
     recipe, (hyper, origins) = plan.params.recipe(run.recipe), plan.hyper(run)
     rounding = plan.params.rounding_target(recipe.rounding or "")
     job = ReconstructJob(
@@ -177,7 +150,7 @@ class SelectJob(MeasuredJob):
     """Choose the best of several quantized networks."""
 
     run: Run
-    networks: dict[str, Path] = Field(description="recipe -> directory")
+    networks: dict[str, Path]  # recipe -> directory
 
 
 def select(plan: Plan, run: Run) -> Planned:
@@ -203,7 +176,7 @@ class EvaluateJob(MeasuredJob):
 
 
 def evaluate(plan: Plan, run: Run) -> Planned:
-    """Plan a run's evaluation; the files of its task count as code."""
+    """Plan a run's evaluation."""
     job = EvaluateJob(
         **network(plan, run.task, run.checkpoint, evaluated=True),
         run=run,
@@ -212,5 +185,4 @@ def evaluate(plan: Plan, run: Run) -> Planned:
         data=layout.data_dir(run.scale, run.task),
         out=layout.evaluated_dir(run),
     )
-    code = network_code(plan, run.task, run.checkpoint)
-    return Planned(job, [job.network, job.data], code, tuple(plan.task_files(run.task)))
+    return Planned(job, [job.network, job.data], network_code(plan, run.task, run.checkpoint))

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from flexround.errors import SettingsError, look_up
-from flexround.jobs.jobfile import Job, Plan, Planned, network
+from flexround.errors import SettingsError
+from flexround.jobs.jobfile import Job, Planned, network
 from flexround.results import paper_numbers, sample_sizes
 from flexround.results.cells import Scope
 from flexround.results.claims.specs import Claims, budget_key
@@ -17,8 +17,9 @@ from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import layout, validation
 from flexround.settings.layout import Run
+from flexround.settings.plan import Plan
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, ScaleFacts, Strict, TaskSpec
-from flexround.settings.tables import Budgets, ByBits, GridShifts, Panel, SampleSize, Setting, Table
+from flexround.settings.tables import Budgets, ByBits, Figure, GridShifts, Panel, SampleSize, Setting, Table
 
 RESULTS = Path("results")
 
@@ -78,7 +79,7 @@ def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:
     """Return the pipeline's value for each cell of a settings table, in the order of ``table.settings``.
 
     Raises:
-        SettingsError: the scale lacks a task or checkpoint, or the tasks and checkpoints of a cell differ.
+        SettingsError: the tasks and checkpoints of a cell differ.
     """
     shared = []
     for setting in table.settings:
@@ -93,10 +94,8 @@ def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:
 
 def _value(setting: Setting, task: str, checkpoint: str, plan: Plan) -> float:
     scale, (kind, _, key) = plan.scale, setting.setting.partition(".")
-    options = look_up(f"scale {scale.name}: task", scale.tasks, task).options
-    plan.params.checkpoint(checkpoint)
     if kind == "task":
-        return options[key]
+        return scale.tasks[task].options[key]
     if setting.recipe is None:
         return (plan.params.train(task, checkpoint) or {})[key]
     return getattr(plan.hyper(Run(scale.name, task, checkpoint, setting.recipe, 0))[0], key)
@@ -129,36 +128,30 @@ class Shift(Strict):
 class FigureJob(ShowingJob):
     """Draw one figure."""
 
-    number: Count
-    title: str
-    large_weight: Positive | None = Field(description="that parts the histograms beside grid shifts, if it has any")
+    spec: Figure = Field(discriminator="kind")
+    large_weight: Positive = Field(description="that parts the histograms beside grid shifts")
     shifts: tuple[Shift, ...]
     sizes: Sizes | None
     by_bits: Table | None
-    budgets: Budgets | None
 
 
 def figure(plan: Plan, number: int) -> Planned:
     """Plan a figure from its networks or from its evaluations."""
     spec = plan.params.figures[number]
     shifts = [_shift(plan, panel) for panel in spec.panels] if isinstance(spec, GridShifts) else []
-    histograms = isinstance(spec, GridShifts) and spec.histograms
     table = plan.params.tables[spec.table] if isinstance(spec, ByBits) else None
-    budgets = spec if isinstance(spec, Budgets) else None
     job = FigureJob(
         **showing(plan, [table] if table else []),
-        number=number,
-        title=f"Figure {number}. {spec.title}",
-        large_weight=plan.scale.figures.large_weight if histograms else None,
+        spec=spec,
+        large_weight=plan.scale.figures.large_weight,
         shifts=shifts,
         sizes=sample_sizes.of(plan) if isinstance(spec, SampleSize) else None,
         by_bits=table,
-        budgets=budgets,
         out=RESULTS / plan.scale.name / f"figure{number}.pdf",
     )
     networks = [network for shift in shifts for network in (shift.weights, shift.quantized)]
     reads: list[str | Path] = [*(networks or evaluated(plan.figure_runs(number)))]
-    reads += [layout.quantized_dir(run) for run in plan.figure_runs(number)] if budgets else []
+    reads += [layout.quantized_dir(run) for run in plan.figure_runs(number)] if isinstance(spec, Budgets) else []
     models = [shift.checkpoint.model for shift in shifts]
     code = {target for model in models for target in (model.factory, model.equalization) if target}
     code |= {shift.task.module for shift in shifts}
@@ -217,14 +210,11 @@ def budgets(plan: Plan) -> dict[str, int]:
     """Return a block's iterations in each run that claims may compare; a choice has the sum of its candidates."""
     runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
     runs += [run for number in plan.complete_figures() for run in plan.figure_runs(number)]
-    quantized = (run for run in runs if plan.params.recipe(run.recipe).quantized)
-    return {budget_key(run): _iterations(plan, run) for run in quantized}
-
-
-def _iterations(plan: Plan, run: Run) -> int:
-    """Return a block's iterations for the weights, summed over the recipes among which the run chooses."""
-    tried = plan.params.recipe(run.recipe).select or (run.recipe,)
-    return sum(plan.hyper(dataclasses.replace(run, recipe=recipe))[0].iters for recipe in tried)
+    found = {}
+    for run in (run for run in runs if plan.params.recipe(run.recipe).quantized):
+        tried = plan.params.recipe(run.recipe).select or (run.recipe,)
+        found[budget_key(run)] = sum(plan.hyper(dataclasses.replace(run, recipe=name))[0].iters for name in tried)
+    return found
 
 
 class RankingJob(ShowingJob):

@@ -1,7 +1,7 @@
 """The worker: a process that imports third-party packages once and forks a process for each job. Linux only.
 
 A job's command sends its three standard streams, then a line of JSON: arguments, module path, directory, environment.
-Later it sends signals, one byte each. The fork imports the project's code, does the job and replies with its exit code.
+The fork imports the project's code, does the job and replies with its exit code. It is killed when the command ends.
 """
 
 import contextlib
@@ -33,7 +33,6 @@ PRELOADED = (
 )
 # No import may start a thread, which a fork would lose: neither linear algebra nor Arrow's allocator.
 NO_THREADS = {**dict.fromkeys(POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = """killed: out of memory? run fewer jobs at once (--cores, --resources mem_mb=), or give the job a larger
 mem_mb (resources, needs) where that limits it; what is finished is kept: run the same command again"""
 
@@ -50,13 +49,7 @@ def start(modules: list[str] | tuple[str, ...] = PRELOADED) -> None:
 
 def hand_over() -> int | None:
     """Have the worker do this process's job; return the exit code, or None without a worker."""
-    answer, sent = "", list[int]()
-
-    def forward(number: int, _: object) -> None:
-        sent.append(number)
-        with contextlib.suppress(OSError):  # the job has just ended
-            worker.send(bytes([number]))
-
+    answer = ""
     with socket.socket(socket.AF_UNIX) as worker:
         try:
             worker.connect(os.environ.get(SOCKET, "0"))
@@ -64,14 +57,11 @@ def hand_over() -> int | None:
             return None
         socket.send_fds(worker, [b"\0"], [0, 1, 2])
         worker.sendall(json.dumps([sys.argv, sys.path, os.getcwd(), dict(os.environ)]).encode() + b"\n")
-        for number in FORWARDED:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, forward)
         with contextlib.suppress(ConnectionError):  # the job was killed
             answer = worker.makefile().readline()
-    if not answer and not sent:
+    if not answer:
         print(KILLED, file=sys.stderr)
-    return int(answer) if answer else 128 + (sent or [signal.SIGKILL])[-1]
+    return int(answer) if answer else 128 + signal.SIGKILL
 
 
 class _Job(socketserver.StreamRequestHandler):
@@ -88,15 +78,14 @@ class _Job(socketserver.StreamRequestHandler):
         os.environ.clear()
         os.environ.update(environment)
         os.setpgid(0, 0)
-        threading.Thread(target=self._pass_signals_on, daemon=True).start()
+        threading.Thread(target=self._end_with_command, daemon=True).start()
         code = importlib.import_module("flexround.jobs.command").do_here()
         sys.stdout.flush()
         self.wfile.write(f"{code}\n".encode())
 
-    def _pass_signals_on(self) -> None:
-        """Pass the command's signals to this fork and its children, and kill them when the command ends."""
-        while number := self.request.recv(1):
-            os.killpg(0, number[0])
+    def _end_with_command(self) -> None:
+        """Kill this fork and its children when the command ends."""
+        self.request.recv(1)
         os.killpg(0, signal.SIGKILL)
 
 

@@ -9,7 +9,6 @@ from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import options
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import (
-    NEED_GROUPS,
     Checkpoint,
     Defaults,
     GateRule,
@@ -82,12 +81,8 @@ class Params(NamedTuple):
             raise SettingsError(f"{where}: task {task} gives no metric {suggest(name, known)}")
 
     def check_fit(self, run: Run) -> None:
-        """Refuse a choice without held-out data, and surgery that the network doesn't support.
-
-        Raises:
-            SettingsError: the run's recipe doesn't fit its task or checkpoint.
-        """
-        recipe, spec, checkpoint = self.recipe(run.recipe), self.scale.tasks[run.task], self.checkpoint(run.checkpoint)
+        """Refuse a choice among networks if the run's task has no held-out training data."""
+        recipe, spec = self.recipe(run.recipe), self.scale.tasks[run.task]
         family = options.of(spec.module)
         there = getattr(validate(family.options, spec.options, str(run)), "heldout", family.heldout)
         if recipe.select and not there:
@@ -95,10 +90,6 @@ class Params(NamedTuple):
                 f"{run}: select chooses on held-out training data, of which task {run.task} has none; set its option "
                 f"heldout if it has one, or take one of {', '.join(recipe.select)}"
             )
-        if recipe.preprocess and checkpoint.streamed:
-            raise SettingsError(f"{run}: preprocess needs the whole network, but the checkpoint is streamed; drop one")
-        if checkpoint.model.equalization is None and (steps := [s for s in recipe.preprocess if s in NEED_GROUPS]):
-            raise SettingsError(f"{run}: preprocess: {steps[0]} needs model.equalization of the checkpoint; set it")
 
     def seeds(self, task: str) -> int:
         """Return the number of trials of a task's quantized runs."""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flexround.errors import SettingsError, look_up
 from flexround.settings import layout
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import Run
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Count, Hyper, Resources, Stage, Strict, Trials
 from flexround.settings.tables import ByBits, GridShifts, SampleSize
@@ -182,11 +182,6 @@ class Plan:
         """Return a job's threads, GPU, memory and minutes; a later attempt gets more memory and minutes."""
         asked = self.params.resources(stage, task, checkpoint)
         return asked.model_copy(update={"mem_mb": attempt * asked.mem_mb, "runtime": attempt * asked.runtime})
-
-    def task_files(self, task: str) -> list[str]:
-        """Return the project's files that a task's evaluation reads."""
-        pattern = self.scale.tasks[task].files
-        return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)) if pattern else []
 
     def origins(self, task: str, checkpoint: str) -> dict[str, str]:
         """Return a network's inputs: any of ``data``, ``source``, ``adapter`` and ``pretrained``."""

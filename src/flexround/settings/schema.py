@@ -377,7 +377,6 @@ class TaskSpec(Strict):
     module: Target = Field(description="package.module:Class")
     options: dict[str, Any] = {}
     sources: tuple[str, ...] = Field((), description="rows of params/sources.yaml, fetched before the data stage")
-    files: Within | None = Field(None, description="pattern of further files its evaluation reads, within the project")
 
 
 class Resources(Strict):

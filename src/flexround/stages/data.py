@@ -1,8 +1,8 @@
 """Data: fetch pinned sources, prepare a task's data, draw calibration samples."""
 
 import argparse
-import hashlib
 import logging
+from pathlib import Path
 
 from safetensors.numpy import save_file
 
@@ -35,10 +35,10 @@ def data(arguments: argparse.Namespace) -> None:
     job = DataJob.read(arguments.job)
     task = protocol.build(job.task)
     inputs = {
-        layout.source_file(name): sources.verify(name, source, job.sources / source.file)
+        layout.source_file(name): sources.verify(name, source, Path(layout.SOURCES, source.file))
         for name, source in job.origins.items()
     }
-    task.prepare(job.out, job.sources)
+    task.prepare(job.out, Path(layout.SOURCES))
     manifest = artifacts.read_manifest(job.out, verify=False) | {"place": str(job.out), "inputs": inputs}
     artifacts.write_formatted(job.out / "manifest.json", manifest)
     log.info("%s: data in %s", job.name, job.out)
@@ -51,14 +51,6 @@ def calibrate(arguments: argparse.Namespace) -> None:
     inputs = provenance.inputs(job.data)
     arrays = task.calibration(job.data, job.samples, job.seed)
     artifacts.atomic_write(job.out / "samples.safetensors", lambda path: save_file(arrays, path))
-    artifacts.write_manifest(
-        job.out,
-        ["samples.safetensors"],
-        place=str(job.out),
-        inputs=inputs,
-        task=job.name,
-        seed=job.seed,
-        samples=job.samples,
-        indices_sha256=hashlib.sha256(arrays["indices"].astype("<i8").tobytes()).hexdigest(),
-    )
+    facts = {"place": str(job.out), "inputs": inputs, "task": job.name, "seed": job.seed, "samples": job.samples}
+    artifacts.write_manifest(job.out, ["samples.safetensors"], **facts)
     log.info("%s: %d samples of seed %d", job.out, job.samples, job.seed)

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.numpy import save_file
@@ -50,7 +49,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
         }
     kinds = {"scores": found.scores, "replicates": found.replicates, "predictions": found.predictions}
     arrays = {f"{kind}/{name}": array for kind, of_kind in kinds.items() for name, array in of_kind.items()}
-    _write(job.out, arrays, facts)
+    artifacts.atomic_write(job.out / "predictions.safetensors", lambda path: save_file(arrays, path))
+    facts["predictions"] = {"sha256": artifacts.sha256(job.out / "predictions.safetensors")}
+    artifacts.write_formatted(job.out / "metrics.json", facts)  # exists only when all files are complete
     log.info("%s: %s", job.run, " ".join(f"{name}={value:.2f}" for name, value in found.metrics.items()))
 
 
@@ -76,13 +77,6 @@ def measured(
         return task.evaluate(model, job.data, device, EVALUATED, source, split)
 
 
-def _write(out: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Write the arrays, then the metrics: metrics.json exists only when all files are complete."""
-    artifacts.atomic_write(out / "predictions.safetensors", lambda path: save_file(arrays, path))
-    facts["predictions"] = {"sha256": artifacts.sha256(out / "predictions.safetensors")}
-    artifacts.write_formatted(out / "metrics.json", facts)
-
-
 def gate(arguments: argparse.Namespace) -> None:
     """Pass or stop a full-precision network: no network is quantized before its metric is within its bounds.
 
@@ -96,9 +90,7 @@ def gate(arguments: argparse.Namespace) -> None:
     made_of = provenance.inputs(job.weights, verify=False) | provenance.inputs(job.data, verify=False)
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         values = measured(job, job.weights, device, quantized=False).metrics
-    gate, value = job.gate, values.get(job.gate.metric)
-    if value is None:
-        raise InputError(f"gate: task {job.names[0]} gives {', '.join(values)}, no {gate.metric}; name one in the gate")
+    gate, value = job.gate, values[job.gate.metric]
     if not gate.min <= value <= gate.max:
         raise InputError(
             f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "

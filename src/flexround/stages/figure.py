@@ -13,16 +13,17 @@ from flexround.results import cells, sample_sizes
 from flexround.results.render import budgets, curves, figure_style, shifts
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.sample_sizes import Sizes
-from flexround.settings.tables import Table
+from flexround.settings.tables import Budgets, GridShifts, Table
 from flexround.tasks import protocol
 
 
 def figure(arguments: argparse.Namespace) -> None:
     """Draw one figure of the paper as PDF and PNG."""
     job = FigureJob.read(arguments.job)
-    title, scale = job.title, job.scale.name
-    if job.budgets is not None:
-        points = budgets.collect(job.budgets, scale, RESULTS)
+    spec, scale = job.spec, job.scale.name
+    title = f"Figure {spec.number}. {spec.title}"
+    if isinstance(spec, Budgets):
+        points = budgets.collect(spec, scale, RESULTS)
         table = pandas.DataFrame(points).to_csv(index=False, float_format="%.4f")
         artifacts.write_text(job.out.with_suffix(".csv"), table)
         drawn = budgets.draw(points, title, scale)
@@ -32,7 +33,8 @@ def figure(arguments: argparse.Namespace) -> None:
         axis = Axis("calibration samples", "top-1 accuracy (%)", sizes=True)
         drawn = curves.draw(_sizes(job, job.sizes), axis, title, scale)
     else:
-        drawn = shifts.draw(list(map(_shifts, job.shifts)), title, scale, job.large_weight)
+        large = job.large_weight if isinstance(spec, GridShifts) and spec.histograms else None
+        drawn = shifts.draw(list(map(_shifts, job.shifts)), title, scale, large)
     figure_style.save(drawn, job.out, job.out.with_suffix(".png"))
 
 
@@ -74,4 +76,6 @@ def _sizes(job: FigureJob, shown: Sizes) -> list[CurvePoint]:
 
 def _refuse_missing(job: FigureJob, points: Collection[list[float]]) -> None:
     if not points or not all(points):
-        raise InputError(f"figure {job.number}: a row without an evaluated run; evaluate all runs that it shows first")
+        raise InputError(
+            f"figure {job.spec.number}: a row without an evaluated run; evaluate all runs that it shows first"
+        )

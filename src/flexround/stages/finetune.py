@@ -40,56 +40,41 @@ def finetune(arguments: argparse.Namespace) -> None:
     elif job.pretrained:
         facts["inputs"] |= take_over(model, job.pretrained, job.out)
     if checkpoint.source and checkpoint.streamed:
-        shards = Shards(job.sources / job.origins[checkpoint.source].file, model)
+        shards = Shards(place(job, checkpoint.source), model)
         if job.train is None:
-            link(shards, job.out, **facts)
+            for path in shards.files:
+                artifacts.link(path, job.out / path.name)
+            publish(job, [path.name for path in shards.files], facts)
             return
-    if job.train is not None and job.data is not None:
-        with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
-            if checkpoint.streamed:
-                read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
-            facts["inputs"] |= provenance.inputs(job.data)
-            state = arguments.state / "finetune" / resume.fingerprint(device, job.identity, facts)
-            with resume.kept(state):  # until the result is written
-                with hardware.enough("/".join(job.names), SMALLER):
-                    facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
-                arguments.confirm()
-                finish(job, model, facts)
-    else:
+    if job.train is None or job.data is None:
         finish(job, model, facts)
-
-
-def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
-    """Apply the checkpoint's ``finish`` function, if any, and write the network."""
-    if (last := job.checkpoint.finish) is not None:
-        imports.load(last.function)(model, **last.args)
-        facts |= {"finish": last.model_dump(mode="json")}
-    save(model, job.out, job.checkpoint.streamed, **facts)
-    log.info("%s: weights in %s", "/".join(job.names), job.out)
+        return
+    with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
+        if checkpoint.streamed:
+            read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
+        facts["inputs"] |= provenance.inputs(job.data)
+        state = arguments.state / "finetune" / resume.fingerprint(device, job.identity, facts)
+        with resume.kept(state):  # until the result is written
+            with hardware.enough("/".join(job.names), SMALLER):
+                facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
+            arguments.confirm()
+            finish(job, model, facts)
 
 
 def import_source(job: FinetuneJob, model: nn.Module) -> dict[str, Any]:
     """Load a pinned source into ``model``, and merge its adapter if any; return facts for the manifest."""
-    checkpoint = job.checkpoint
-    path, facts = verified(job, checkpoint.source or "")
+    checkpoint, name = job.checkpoint, job.checkpoint.source or ""
+    found, path = {"source": verified(job, name)}, place(job, name)
     if checkpoint.loader:
         imports.load(checkpoint.loader)(model, path, job.out)
     else:
         state = read_foreign(path)
         load_into(model, imports.load(checkpoint.key_map)(state) if checkpoint.key_map else state, str(path))
-    found = {"source": facts} | {name: verified(job, name)[1] for name in checkpoint.parts}
-    if checkpoint.adapter is None:
-        return found
-    path, change = verified(job, checkpoint.adapter)
-    merge_checkpoint(model, path)
-    return found | {"adapter": change}
-
-
-def verified(job: FinetuneJob, name: str) -> tuple[Path, dict[str, Any]]:
-    """Verify a pinned source; return its file and its facts for the manifest."""
-    source = job.origins[name]
-    path = job.sources / source.file
-    return path, {"name": name, "revision": source.revision, "sha256": sources.verify(name, source, path)}
+    found |= {part: verified(job, part) for part in checkpoint.parts}
+    if checkpoint.adapter:
+        found["adapter"] = verified(job, checkpoint.adapter)
+        merge_checkpoint(model, place(job, checkpoint.adapter))
+    return found
 
 
 def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
@@ -97,6 +82,17 @@ def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
     load_known(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
     artifacts.copy_existing(pretrained, out, protocol.COMPANIONS)
     return provenance.inputs(pretrained)
+
+
+def place(job: FinetuneJob, name: str) -> Path:
+    """Return the file or directory of a pinned source."""
+    return Path(layout.SOURCES, job.origins[name].file)
+
+
+def verified(job: FinetuneJob, name: str) -> dict[str, Any]:
+    """Verify a pinned source; return its facts for the manifest."""
+    source = job.origins[name]
+    return {"name": name, "revision": source.revision, "sha256": sources.verify(name, source, place(job, name))}
 
 
 def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:
@@ -107,21 +103,22 @@ def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:
     shards.model.requires_grad_(True)
 
 
-def link(shards: Shards, out: Path, **facts: Any) -> None:
-    """Link the files of weights that are used unchanged, and write the manifest."""
-    for path in shards.files:
-        artifacts.link(path, out / path.name)
-    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
-    artifacts.write_manifest(out, [*(path.name for path in shards.files), *companions], **facts)
-
-
-def save(model: nn.Module, out: Path, streamed: bool, **facts: Any) -> None:
-    """Write the weights, in shards if they are ``streamed``, and the manifest, which also lists companion files."""
-    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
-    if streamed:
-        artifacts.write_manifest(out, [*save_shards(model, out), *companions], **facts)
+def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
+    """Apply the checkpoint's ``finish`` function, if any, and write the network, in shards if it is streamed."""
+    if (last := job.checkpoint.finish) is not None:
+        imports.load(last.function)(model, **last.args)
+        facts |= {"finish": last.model_dump(mode="json")}
+    if job.checkpoint.streamed:
+        publish(job, save_shards(model, job.out), facts)
         return
     # safetensors refuses tensors that share memory, such as tied embeddings, so they are cloned.
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    artifacts.atomic_write(out / "model.safetensors", lambda path: save_file(state, path))
-    artifacts.write_manifest(out, ["model.safetensors", *companions], **facts)
+    artifacts.atomic_write(job.out / "model.safetensors", lambda path: save_file(state, path))
+    publish(job, ["model.safetensors"], facts)
+
+
+def publish(job: FinetuneJob, files: list[str], facts: dict[str, Any]) -> None:
+    """Write the manifest of ``files`` and of the companion files that are there."""
+    companions = [name for name in protocol.COMPANIONS if (job.out / name).exists()]
+    artifacts.write_manifest(job.out, [*files, *companions], **facts)
+    log.info("%s: weights in %s", "/".join(job.names), job.out)

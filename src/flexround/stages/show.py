@@ -5,13 +5,11 @@ import dataclasses
 import io
 import itertools
 import sys
-from collections.abc import Sequence
 
 from flexround.io.artifacts import write_json, write_text
 from flexround.jobs.tables import RESULTS, ClaimsJob, RankingJob, SummaryJob, TabulateJob
 from flexround.results import cells, frames, grid, paper_numbers, sample_sizes, table_csv
 from flexround.results.claims import verdicts
-from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
 from flexround.results.paper_numbers import Erratum
 from flexround.results.ranking import rank
 from flexround.results.render import html, latex, terminal
@@ -34,7 +32,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def claims(arguments: argparse.Namespace) -> None:
-    """Judge the paper's claims as far as runs exist, list its errata, and print how many comparisons hold."""
+    """Judge the paper's claims as far as runs exist, and list its errata."""
     job = ClaimsJob.read(arguments.job)
     nothing = dataclasses.replace(job.scope, selected=())  # other files in the directory are no inputs of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
@@ -46,20 +44,8 @@ def claims(arguments: argparse.Namespace) -> None:
     places[figure] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places, job.file)
     frame = verdicts.judged(comparisons, job.budgets, job.claims)
-    judged = verdicts.by_claim(frames.lines(frame, Judgement), job.claims.claims)
     write_text(job.out, frames.text(frame))
     write_text(job.out.with_name("errata.csv"), job.errata)
-    sys.stdout.write(_summary(judged))
-
-
-def _summary(claims: Sequence[JudgedClaim]) -> str:
-    """Return a line per claim with the number of its comparisons by verdict."""
-    width = max(len(claim.name) for claim in claims)
-    lines = [f"{'':{width}}  {'  '.join(VERDICTS)}"]
-    for claim in claims:
-        numbers = "  ".join(f"{count:>{len(verdict)}}" for verdict, count in claim.counts.items())
-        lines.append(f"{claim.name:{width}}  {numbers}")
-    return "\n".join(lines) + "\n"
 
 
 def ranking(arguments: argparse.Namespace) -> None:

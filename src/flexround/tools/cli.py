@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import flexround
-from flexround import clone
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.settings.params import Params
 
@@ -26,7 +24,6 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     for name in ("onnx_ir", "fontTools"):  # they log each replaced constant and each table of a font
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        clone.check(flexround.__spec__, Path())
         run(arguments)
     except FlexRoundError as error:
         logging.getLogger(__name__).error("error: %s", error)
