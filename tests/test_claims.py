@@ -4,7 +4,6 @@ import contextlib
 import csv
 import functools
 import itertools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -238,7 +237,7 @@ def test_errata_are_printed_numbers_and_have_the_tables_marks() -> None:
 # the stage
 
 
-def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path) -> None:
     fill(tmp_path / "results", OF_RUNS["table12"], Q_W8A8)
     with contextlib.chdir(tmp_path):
         call("claims", resolve.job(Plan(loaded("mini")), "claims").file)
@@ -249,7 +248,6 @@ def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pyt
     assert [line["verdict"] for line in lines if line["claim"] == "squad"] == ["holds", "holds"]
     void = {(line["place"], line["section"]) for line in lines if not line["published_margin"]}
     assert void == {("table 20", "LLaMA-33B")}, "whose AdaRound row is a copy"
-    assert re.search(r"^squad +2 +0 +0 +0$", capsys.readouterr().out, re.MULTILINE)
     assert len(mistakes.splitlines()) > 20
 
 

@@ -54,8 +54,11 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(place):
     """Evaluate it as each version of lm-eval asks."""
-    where = place.model, place.data, CPU, 16, place.network, "validation"
-    return {version: build(prompts=version).evaluate(*where) for version in ("0.3", "0.4")}
+    return {version: evaluated(place, prompts=version) for version in ("0.3", "0.4")}
+
+
+def evaluated(place, **options):
+    return build(**options).evaluate(place.model, place.data, CPU, 16, place.network, "validation")
 
 
 def build(**options):

@@ -1,7 +1,6 @@
 """The document of all tables; the tables, figures and counts of the README and of docs/results.md."""
 
 import csv
-import io
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from flexround.jobs.tables import entrants
 from flexround.results import cells, evaluated, frames, grid, ranking, sample_sizes, table_csv
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.verdicts import EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE
-from flexround.results.render import budgets, document, figure_style, latex, leads, terminal
+from flexround.results.render import budgets, document, figure_style, leads, terminal
 from flexround.settings import validation
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
@@ -39,8 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mini = root / "results/mini"
     mini.mkdir(parents=True)
     for number, text in ((4, fill(root / "runs", OF_RUNS["table04"], Q_W8A8)), (14, settings_csv(14, PLAN.params))):
-        table = PLAN.params.tables[number]
-        (mini / f"table{number}.tex").write_text(latex.render(grid.load(io.StringIO(text)), table, PLAN.scale))
+        (mini / f"table{number}.csv").write_text(text)
     figure_style.save(figure_style.new_figure(2, 1, "dot", "mini"), mini / "figure3.pdf")
     return root
 

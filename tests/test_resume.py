@@ -18,7 +18,7 @@ from flexround.machine import provenance
 from flexround.tasks import harness, text_training
 from flexround.tasks.options import AdapterTrainSettings
 
-place, prepared = test_commonsense.place, test_commonsense.prepared
+place = test_commonsense.place
 
 
 class KilledError(BaseException):

@@ -12,8 +12,6 @@ from table_runs import loaded
 
 from flexround.errors import SettingsError
 from flexround.quant.flexround import FlexRound
-from flexround.quant.rounding import Rounding
-from flexround.quant.rtn import RTN
 from flexround.settings import load, schema, user_rows, validation
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params, scale_path
@@ -221,16 +219,11 @@ def test_no_shipped_scale_has_mistakes_across_its_files(scale):
 # a user's rounding
 
 
-BROKEN = {  # what is wrong -> base, its method, a wrong one, the message
-    "Cut": (Rounding, "forward", lambda _, weight: weight[1:], r"forward returns \(.*has shape \("),
-    "Wide": (RTN, "codes", lambda self, weight: RTN.codes(self, weight).flatten(), r"codes returns \(.*has shape \("),
-    "Forgetful": (FlexRound, "groups", lambda self: {"a": [self.d1]}, "groups leaves out d2; put it into one"),
-}
+class Forgetful(FlexRound):
+    def groups(self):
+        return {"a": [self.d1]}
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_a_rounding_must_not_do_is_named_with_its_layer(tmp_path, name):
-    base, method, function, message = BROKEN[name]
-    kind = type(name, (base,), {method: function})
-    with pytest.raises(SettingsError, match=rf"^layer stem: {name}.{message}"):
-        toy.run(dataclasses.replace(toy.job(toy.recipe()), rounding=kind), tmp_path)
+def test_a_parameter_outside_all_groups_is_named(tmp_path):
+    with pytest.raises(SettingsError, match="Forgetful: groups leave out d2"):
+        toy.run(dataclasses.replace(toy.job(toy.recipe()), rounding=Forgetful), tmp_path)

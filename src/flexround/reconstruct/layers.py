@@ -105,12 +105,21 @@ def harden(layers: Sequence[Layer]) -> Result:
 
 
 def parameter_groups(roundings: Sequence[Rounding], job: Reconstruction) -> list[ParameterGroup]:
-    """Return the roundings' parameters by rate and schedule, for one fused optimiser call instead of one per layer."""
+    """Return the roundings' parameters by rate and schedule, for one fused optimiser call instead of one per layer.
+
+    Raises:
+        SettingsError: a rounding's parameter is in none of its groups, so nothing would learn it.
+    """
     merged: dict[tuple[float, str], list[nn.Parameter]] = {}
     for rounding in roundings:
+        left = {parameter: name for name, parameter in rounding.named_parameters() if parameter.requires_grad}
         for name, parameters in rounding.groups().items():
             lr, schedule = (_of_group(key, name, rounding, job) for key in ("lr", "schedule"))
             merged.setdefault((lr, schedule), []).extend(parameters)
+            for parameter in parameters:
+                left.pop(parameter, None)
+        if left:
+            raise SettingsError(f"{type(rounding).__name__}: groups leave out {', '.join(left.values())}; add them")
     return [ParameterGroup(parameters, lr, schedule) for (lr, schedule), parameters in merged.items() if parameters]
 
 
