@@ -94,7 +94,7 @@ def test_an_own_row_competes_and_every_rendering_shows_it(mini, home):
     assert "(/)" not in text
 
 
-@pytest.mark.parametrize("like", ["rtn", "adaquant", "adaround", "gptq", "signround", "lrq", "adaquant-flexround"])
+@pytest.mark.parametrize("like", ["rtn", "gptq", "adaquant-flexround"])
 def test_rows_like_any_rounding_have_the_name_of_the_own_one(home, like):
     file, added = home / "like.yaml", 0
     file.write_text(yaml.safe_dump({"roundings": {"Nudge": {"rounding": "my_rounding:Nudge", "like": like}}}))
@@ -107,7 +107,7 @@ def test_rows_like_any_rounding_have_the_name_of_the_own_one(home, like):
     assert added
 
 
-@pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 35)])
+@pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("real", 35)])
 def test_a_rounding_like_flexround_has_its_rows_and_settings(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
     params = user_rows.merge(project, file)
@@ -146,9 +146,7 @@ def test_a_rounding_like_flexround_has_its_rows_and_settings(home, scale, count)
     ("change", "message"),
     [
         ({"like": "flexruond"}, "roundings.Nudge: like: 'flexruond' (did you mean 'flexround'?"),
-        ({"like": "lrq"}, "roundings.Nudge: like: lrq: no table of the scale mini has its rows"),
         ({"hyper": [{"set": {"lr": -1}, "source": "mine"}]}, "roundings.Nudge.hyper.0.set: lr = -1"),
-        ({"lik": "flexround"}, "roundings.Nudge.lik: unknown key 'lik' (did you mean 'like'?"),
         (None, "roundings.Nudge: recipes.b-nudge-w4: there is a recipe of this name; choose another"),
     ],
 )
@@ -317,8 +315,6 @@ def test_a_scale_file_describes_its_own_unpublished_table(tmp_path):
     ("old", "new", "message"),
     [
         ("tables: squeezenet, published", "tables: real, published", "name them by letters that no file in params"),
-        ("published: false", "published: true", "without published numbers"),
-        ("tables:\n  - caption", "tables: 5\nrest:\n  - caption", "tables = 5: Input should be a valid array"),
         ("metrics: [top1]", "metrcs: [top1]", "unknown key 'metrcs' .did you mean 'metrics'"),
     ],
 )
