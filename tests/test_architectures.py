@@ -139,17 +139,6 @@ def test_samples_outside_the_first_dimension_stay_inside_a_block(length):
         flexround.quantize(model, x, "b-rtn-w4", blocks=["first", "encoder", "last"], **FEW)
 
 
-@pytest.mark.filterwarnings("ignore:in floating point")
-def test_a_decoder_of_bert_s_with_padding_is_cut_by_structure(caplog):
-    caplog.set_level("INFO")
-    config = transformers.BertConfig(**SIZES, initializer_range=0.5, num_labels=2)
-    config.is_decoder = True
-    model = transformers.BertLMHeadModel(config).eval()
-    found = flexround.quantize(model, padded(), flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
-    assert "BertLMHeadModel: is not cut as its architecture is" in caplog.text
-    assert [record["block"] for record in found.report] == ["layer.0", "layer.1"]
-
-
 def test_layers_that_read_more_are_refused_with_padding():
     sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     with pytest.raises(InputError, match=r"cut into encoder\.block\.0, encoder\.block\.1.*give blocks="):

@@ -235,19 +235,6 @@ def test_a_wrong_command_is_one_message(directory, change, message):
     assert not (directory.parent / "out").exists()
 
 
-def test_a_text_is_read_as_a_whole(directory):
-    """It begins once, and what lies between its lines is kept."""
-    words = {word: number for number, word in enumerate(["<pad>", "<s>", "a", "b", "\n", "\n\n"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("\n+"), "isolated")
-    begin = {"single": "<s> $A", "special_tokens": [("<s>", 1)]}
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(**begin)
-    tokenizer.save(str(directory / "tokenizer.json"))
-    text = directory.parent / "text"
-    text.write_text("a\n\nb\na")
-    assert command.calibration(directory, text, 1, 6, 0)[:, 0].tolist() == [[1, 2, 5, 3, 4, 2]]
-
-
 def test_work_with_another_configuration_is_not_resumed(directory, monkeypatch):
     found, config = [], directory / "config.json"
 

@@ -9,7 +9,6 @@ from own_networks import FEW, Across, Attends, Pictures, Words, llama, made, pic
 from torch import nn
 
 import flexround
-from flexround.errors import SettingsError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 KINDS = {
@@ -103,24 +102,3 @@ def test_padding_is_left_out_of_tokens_alone():
 @pytest.mark.parametrize("kind", [Pooled, Words])
 def test_networks_with_an_own_mask_learn_from_padded_samples(kind):
     assert all(0 < error < torch.inf for error in padded(kind, "q-flexround-w4a4").values())
-
-
-class Routes(nn.Module):
-    """Sends each row to one of its layers; the last one gets none, but is called."""
-
-    def __init__(self):
-        super().__init__()
-        self.experts, self.head = nn.ModuleList(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 2)
-
-    def forward(self, x):
-        y = torch.zeros_like(x)
-        for place, expert in enumerate(self.experts):
-            rows = (x[:, 0] > 0).long() == place
-            y[rows] = expert(x[rows])
-        return self.head(y)
-
-
-def test_a_layer_that_is_called_with_no_row_is_named():
-    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
-    with pytest.raises(SettingsError, match=r"experts\.2 is not called in the 64 initial rows"):
-        flexround.quantize(made(Routes), x, "q-flexround-w4a4", **FEW)

@@ -147,13 +147,6 @@ def test_a_llama_with_another_configuration_is_not_loaded(saved_llama, changed):
         flexround.load(saved_llama, llama(**changed))
 
 
-def test_a_network_that_is_one_layer_comes_back(tmp_path):
-    layer, x = nn.Linear(16, 4), randn(8, 16)
-    quantized = flexround.quantize(layer, x, "b-rtn-w4", **FEW)
-    again = flexround.load(quantized.save(tmp_path / "out"), nn.Linear(16, 4))
-    assert torch.equal(again(x), quantized(x))
-
-
 def test_a_model_that_was_changed_since_is_not_written_as_it_was(tmp_path):
     other = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
     other.model.to(torch.bfloat16)  # another type is no change

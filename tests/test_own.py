@@ -94,19 +94,6 @@ def test_an_own_row_competes_and_every_rendering_shows_it(mini, home):
     assert "(/)" not in text
 
 
-@pytest.mark.parametrize("like", ["rtn", "gptq", "adaquant-flexround"])
-def test_rows_like_any_rounding_have_the_name_of_the_own_one(home, like):
-    file, added = home / "like.yaml", 0
-    file.write_text(yaml.safe_dump({"roundings": {"Nudge": {"rounding": "my_rounding:Nudge", "like": like}}}))
-    for project in map(load_params, ("paper", "real")):
-        if any(project.recipe(recipe).rounding == like for *_, recipe in project.shown()):
-            found = user_rows.merge(project, file).tables
-            own = [row for number, table in project.tables.items() for row in found[number].rows()[len(table.rows()) :]]
-            assert all("Nudge" in row.method for row in own)
-            added += len(own)
-    assert added
-
-
 @pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("real", 35)])
 def test_a_rounding_like_flexround_has_its_rows_and_settings(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
@@ -169,19 +156,6 @@ def test_mistakes_of_a_file_are_told_together(mini, home):
         assert any(text in line for line in lines), (text, lines)
 
 
-def test_rows_and_recipes_that_no_table_can_take_are_named(mini, home):
-    own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4}
-    rows = [{"table": number, "recipe": NUDGE, "method": "Mine"} for number in (33, 13, 15)]
-    lines = mistakes(mini, home, recipes={"b-flexround-w4": own}, rows=rows)
-    for text in (
-        "recipes.b-flexround-w4: there is a recipe of this name",
-        "rows: table '33'",
-        "rows: table 13: give groups, or tasks and settings",
-        "rows: table 15: task: give it in the row",
-    ):
-        assert any(text in line for line in lines), (text, lines)
-
-
 # what the command finds
 
 
@@ -231,17 +205,12 @@ GRIDS = [
     (5, "Per channel", {}, True),
     (5, "Per channel", {"w_granularity": "tensor"}, False),
     (5, "Per channel", {"w_scheme": "asymmetric"}, False),
-    (5, "Per channel", {"group_size": 64, "a_granularity": "token"}, True),  # have no effect
-    *((5, "Per channel", {end: bits}, bits == 8) for end in ("stem_bits", "head_bits") for bits in (8, "low")),
-    (5, "Per tensor", {}, False),
-    (5, "Per tensor", {"w_granularity": "tensor"}, True),
+    (5, "Per channel", {"stem_bits": "low"}, False),
     (7, "Groups of 64", {"w_granularity": "group", "group_size": 64}, True),
     (7, "Groups of 64", {"w_granularity": "group", "group_size": 32}, False),
     (2, "", {"setting": "Q", "a_bits": 4}, True),
     (2, "", {"setting": "B", "a_bits": 4}, True),  # has an output of the first layer in 8 bit, as B in the paper
     (2, "", {"setting": "Q", "a_bits": 4, "stem_output_bits": 8}, False),
-    (2, "", {"setting": "Q", "a_bits": 4, "a_scheme": "asymmetric"}, False),
-    (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "stem_bits": 8}, True),  # what low is there
     (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "a_granularity": "token"}, False),
 ]
 
