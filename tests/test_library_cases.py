@@ -2,7 +2,6 @@
 
 import copy
 
-import onnxruntime
 import peft
 import pytest
 import torch
@@ -136,27 +135,6 @@ def test_adapters_are_merged(tmp_path):
     found.export("compressed-tensors", tmp_path / "merged")
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     torch.testing.assert_close(again(words()).logits, found(words()).logits, rtol=0, atol=1e-5)
-
-
-class Tokens(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.token, self.b = nn.Linear(8, 8), nn.Parameter(torch.randn(1, 1, 8)), nn.Linear(8, 4)
-
-    def forward(self, x):
-        x = self.a(x)[:, None]
-        return self.b(torch.cat([self.token.expand(x.shape[0], -1, -1), x.relu()], 1)).mean(1)
-
-
-def test_onnxruntime_s_x64_precision_works(tmp_path):
-    x = vectors()
-    free = flexround.quantize(made(Tokens), x, "q-flexround-w8a8", **FEW)
-    free.export("onnx", tmp_path / "free", example=x[:2])
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    session = onnxruntime.InferenceSession(tmp_path / "free/model.onnx", options)
-    got = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
-    assert (got - free(x)).abs().max() < 0.02 * free(x).abs().max()
 
 
 @pytest.mark.parametrize(("lr", "said"), [(1e-12, "not learned"), (2.0, "worse than round-to-nearest")])
