@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    made.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
     other = "a hyper-parameter that differs from the scale's"
     made.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=other)
     made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
@@ -114,7 +115,7 @@ def quantize(arguments: argparse.Namespace) -> None:
         device=device,
     )
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
-    gpu_bytes = cache.limit(device, None)
+    gpu_bytes = cache.limit(device, arguments.gpu_cache_mb)
     if arguments.preflight:
         exports = dict.fromkeys(EXPORTS, "possible") | settings.unfit(recipe, hyper)
         print(json.dumps(dataclasses.asdict(preflight(work, samples, gpu_bytes)) | {"exports": exports}, indent=1))
