@@ -2,10 +2,10 @@
 
 import copy
 
+import onnxruntime
 import peft
 import pytest
 import torch
-import transformers
 from own_networks import FEW, llama, made, words
 from torch import nn
 
@@ -55,7 +55,9 @@ class Shared(nn.Module):
     def forward(self, x):
         for conv in self.convs:
             x = conv(x)
-            x = self.act(x) if self.kind == "module" else x * (x + 3).clamp(0, 6) / 6
+            x = {"module": self.act, "function": nn.functional.relu6, "hard": lambda x: x * (x + 3).clamp(0, 6) / 6}[
+                self.kind
+            ](x)
         return self.head(x.flatten(2).mean(2))
 
 
@@ -83,15 +85,34 @@ class Views(nn.Module):
 class Seen(nn.Module):
     """Keeps the largest input, and what it gave."""
 
-    def __init__(self):
+    def __init__(self, persistent, used):
         super().__init__()
-        self.a, self.b, self.last = nn.Linear(8, 8), nn.Linear(8, 4), None
-        self.register_buffer("largest", torch.zeros(()))
+        self.a, self.b, self.used, self.last = nn.Linear(8, 8), nn.Linear(8, 4), used, None
+        self.register_buffer("largest", torch.zeros(()), persistent=persistent)
 
     def forward(self, x):
         self.largest = torch.maximum(self.largest, x.detach().abs().max())
-        self.last = self.a(x / self.largest).relu()
+        self.last = self.a(x / self.largest if self.used else x).relu()
         return self.b(self.last)
+
+
+class Keeping(nn.Module):
+    """Keeps what it computes of a parameter until its mode is set, as LeViT's attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.kept = nn.Linear(8, 8), nn.Linear(8, 4), {}
+        self.table = nn.Parameter(torch.randn(3))
+        self.register_buffer("index", torch.arange(8) % 3, persistent=False)
+
+    def train(self, mode=True):
+        self.kept.clear()
+        return super().train(mode)
+
+    def forward(self, x):
+        if "bias" not in self.kept:
+            self.kept["bias"] = self.table[self.index]
+        return self.head(self.body(x).relu() + self.kept["bias"])
 
 
 def images(rows=8, size=16):
@@ -102,20 +123,32 @@ def vectors():
     return torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(("build", "data"), [(Folds, images), (Views, images), (Seen, vectors)])
-def test_networks_of_all_kinds_compute_the_same_saved_and_loaded(tmp_path, build, data):
+NETWORKS = {
+    "folds": (Folds, images),
+    "views": (Views, images),
+    "keeping": (Keeping, vectors),
+    **{f"seen {kind}": (lambda kind=kind: Seen(*kind), vectors) for kind in ((0, 0), (0, 1), (1, 0), (1, 1))},
+}
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_networks_of_all_kinds_compute_the_same_saved_and_loaded(tmp_path, kind):
+    build, data = NETWORKS[kind]
     model, x = made(build), data()
-    buffers = copy.deepcopy(dict(model.named_buffers()))
+    buffers, inside = copy.deepcopy(dict(model.named_buffers())), copy.deepcopy(model)
     eight = flexround.Recipe(setting="B", rounding="flexround", w_bits=8)
     found = flexround.quantize(model, x, eight, batch=3, **FEW)
-    full, out = made(build)(x), found.save(tmp_path / "out")
+    full = made(build)(x)
     assert (found(x) - full).abs().max() < 0.02 * full.abs().max()
-    again = flexround.load(out, made(build))
+    again = flexround.load(found.save(tmp_path / "out"), made(build))
     assert torch.equal(again(x), found(x))
     assert all(torch.equal(value, buffers[name]) for name, value in model.named_buffers())
+    if "seen" in kind:
+        flexround.quantize(inside, x, eight, inplace=True, **FEW)
+        assert inside.largest == 0
 
 
-@pytest.mark.parametrize("kind", ["module", "hard"])
+@pytest.mark.parametrize("kind", ["module", "function", "hard"])
 def test_errors_are_measured_behind_activations(kind):
     model, x = made(lambda: Shared(kind)), images()[:, :1].expand(-1, 4, -1, -1)
     blocks = auto_blocks.automatic(model, x[:2])
@@ -127,20 +160,84 @@ def test_errors_are_measured_behind_activations(kind):
             torch.testing.assert_close(block.behind(given.clone()), wanted)
 
 
-def test_adapters_are_merged(tmp_path):
+def test_another_default_device_is_taken():
+    model, x = made(Folds), images()
+    torch.set_default_device("meta")
+    try:
+        found = flexround.quantize(model, x, "b-lrq-w4", device="cpu", inplace=True, **FEW)
+    finally:
+        torch.set_default_device(None)
+    assert found(images()).isfinite().all()
+
+
+@pytest.mark.parametrize("recipe", ["b-flexround-w4", "b-flexround-w4a4", "q-flexround-w4a4", "b-gptq-w4", "b-rtn-w4"])
+def test_each_record_has_the_same_errors(recipe):
+    found = flexround.quantize(made(lambda: Seen(1, 0)), vectors(), recipe, **FEW)
+    assert all({"block", "error_rtn", "error_hard"} <= record.keys() for record in found.report)
+
+
+def test_masks_that_are_added_are_masks():
+    ids, real = words()[:, :8], torch.arange(8) < 6
+    found = [
+        flexround.quantize(llama(), {"input_ids": ids, "attention_mask": mask.expand(len(ids), -1)}, "b-rtn-w4", **FEW)
+        for mask in (real.long(), torch.zeros(8).masked_fill(~real, -1e9))
+    ]
+    assert found[0].report[-1]["error_hard"] == found[1].report[-1]["error_hard"]
+    with pytest.raises(InputError, match="attention_mask"):
+        flexround.quantize(llama(), {"input_ids": ids, "attention_mask": torch.zeros(ids.shape)}, "b-rtn-w4", **FEW)
+
+
+class Doubled(type(llama())):
+    def forward(self, *arguments, **keywords):
+        output = super().forward(*arguments, **keywords)
+        output.logits = output.logits * 2
+        return output
+
+
+def test_adapters_are_merged_and_a_parent_class_is_no_reader(tmp_path):
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     model = peft.get_peft_model(llama(), config).eval()
     found = flexround.quantize(model, words(), "b-rtn-w4", w_scheme="symmetric", **FEW)
     assert not any("lora" in name for name in found.codes())
-    found.export("compressed-tensors", tmp_path / "merged")
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
-    torch.testing.assert_close(again(words()).logits, found(words()).logits, rtol=0, atol=1e-5)
+    found.export("compressed-tensors", tmp_path / "merged")  # which transformers reads
+    other = flexround.quantize(Doubled(llama().config).eval(), words(), "b-rtn-w4", w_scheme="symmetric", **FEW)
+    with pytest.raises(InputError):
+        other.export("compressed-tensors", tmp_path / "doubled")
+
+
+class Tokens(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.a, self.token, self.b, self.rows = (
+            nn.Linear(8, 8),
+            nn.Parameter(torch.randn(1, 1, 8)),
+            nn.Linear(8, 4),
+            rows,
+        )
+
+    def forward(self, x):
+        x = self.a(x)[:, None]
+        return self.b(torch.cat([self.token.expand(self.rows(x), -1, -1), x.relu()], 1)).mean(1)
+
+
+def test_a_fixed_batch_is_reported_and_x64_precision_works(tmp_path):
+    x = vectors()
+    free = flexround.quantize(made(lambda: Tokens(lambda x: x.shape[0])), x, "q-flexround-w8a8", **FEW)
+    free.export("onnx", tmp_path / "free", example=x[:2])
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(tmp_path / "free/model.onnx", options)
+    got = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
+    assert (got - free(x)).abs().max() < 0.02 * free(x).abs().max()
+    fixed = flexround.quantize(made(lambda: Tokens(len)), x, "b-rtn-w4", **FEW)
+    with pytest.warns(UserWarning, match="2 rows"):
+        fixed.export("onnx", tmp_path / "fixed", example=x[:2])
 
 
 @pytest.mark.parametrize(("lr", "said"), [(1e-12, "not learned"), (2.0, "worse than round-to-nearest")])
 def test_rates_that_are_far_too_small_or_large_are_said(lr, said):
     with pytest.warns(UserWarning, match=said):
-        flexround.quantize(made(Seen), vectors(), "b-flexround-w4", lr=lr, iters=20, progress=False)
+        flexround.quantize(made(lambda: Seen(1, 0)), vectors(), "b-flexround-w4", lr=lr, iters=20, progress=False)
 
 
 def test_a_network_without_layers_of_the_kind_is_named():

@@ -4,7 +4,9 @@ import errno
 import functools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from own_networks import FEW, Pictures, llama, made, pictures, words
@@ -45,7 +47,7 @@ def contents(directory):
     return {path: path.is_file() and path.read_bytes() for path in directory.rglob("*")}
 
 
-@pytest.mark.parametrize("name", ["theirs.safetensors", PART, "README.md"])
+@pytest.mark.parametrize("name", ["manifest.json", "theirs.safetensors", PART, "README.md"])
 def test_save_replaces_nothing_that_it_did_not_write(saved, quantized, name):
     (saved / name).write_text("{}")
     before = contents(saved.parent)
@@ -57,7 +59,13 @@ def test_save_replaces_nothing_that_it_did_not_write(saved, quantized, name):
 
 @pytest.mark.parametrize(
     ("module", "call", "good"),
-    [(codes, "encode", 1), (Path, "rename", 1)],
+    [
+        (os, "replace", 1),
+        (codes, "encode", 1),
+        (artifacts, "write_manifest", 0),
+        (Path, "rename", 0),
+        (Path, "rename", 1),
+    ],
 )
 def test_a_save_that_fails_leaves_the_old_network(saved, other, monkeypatch, module, call, good):
     before, original, calls = contents(saved.parent), getattr(module, call), []
@@ -94,6 +102,11 @@ def listed(directory, name, make=lambda path: None):
     manifest(directory, lambda content: content["files"].update({name: {"bytes": 0, "sha256": ""}}))
 
 
+def pipe(directory, name):
+    (directory / name).unlink()
+    os.mkfifo(directory / name)
+
+
 def write(directory, name, text):
     (directory / name).write_text(text)
 
@@ -102,8 +115,10 @@ def write(directory, name, text):
     ("change", "arguments", "message"),
     [
         (listed, ["/etc/hostname"], r"hostname: no file of its own beside"),
+        (listed, ["../secret", Path.touch], r"\.\./secret: no file of its own beside"),
         (listed, ["link", lambda path: path.symlink_to("/etc/hostname")], "link: no file of its own beside"),
-        (write, ["record.json", "{}"], "blocks"),
+        (pipe, [PART], f"{PART}: no file of its own beside"),
+        (write, ["record.json", "{}"], "record.blocks"),
         (manifest, [lambda found: found.pop("recipe")], "recipe"),
     ],
 )
@@ -114,18 +129,34 @@ def test_what_save_did_not_write_is_one_message(saved, change, arguments, messag
 
 
 class Settled(nn.Module):
-    """What it computes depends on plain attributes."""
+    """What it computes depends on plain attributes of all kinds."""
 
-    def __init__(self, alpha=1.0, eps=1e-5):
+    def __init__(self, **changed):
         super().__init__()
-        self.layer, self.norm, self.head = nn.Linear(8, 8), nn.LayerNorm(8, eps), nn.Linear(8, 3)
-        self.activation = functools.partial(nn.functional.elu, alpha=alpha)
+        self.layer, self.norm, self.head = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+        given = {"shift": torch.zeros(8), "scale": np.ones(8), "dropped": 0.5, "slope": SimpleNamespace(value=0.1)}
+        given |= {"activation": functools.partial(nn.functional.elu, alpha=1.0)} | changed
+        self.norm.eps = given.pop("eps", 1e-5)
+        for name, value in given.items():
+            setattr(self, name, value)
 
     def forward(self, x):
-        return self.head(self.norm(self.activation(self.layer(x))))
+        x = self.activation(self.layer(x + self.shift)) * torch.from_numpy(self.scale).float() * self.dropped
+        return self.head(nn.functional.leaky_relu(self.norm(x), self.slope.value))
 
 
-@pytest.mark.parametrize("changed", [{"alpha": 0.9}, {"eps": 1e-6}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shift": torch.full((8,), 0.1)},
+        {"scale": np.full(8, 1.01)},
+        {"dropped": 0.51},
+        {"slope": SimpleNamespace(value=0.11)},
+        {"activation": functools.partial(nn.functional.elu, alpha=0.9)},
+        {"eps": 1e-6},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
 def test_a_network_with_another_setting_is_not_loaded(tmp_path, changed):
     found = flexround.quantize(made(Settled), randn(16, 8), "b-rtn-w4", **FEW)
     out = found.save(tmp_path / "out")
@@ -138,6 +169,7 @@ def test_a_network_with_another_setting_is_not_loaded(tmp_path, changed):
     "changed",
     [
         {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 4},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}},
         {"rms_norm_eps": 1e-5},
     ],
     ids=lambda changed: next(iter(changed)),
@@ -147,8 +179,15 @@ def test_a_llama_with_another_configuration_is_not_loaded(saved_llama, changed):
         flexround.load(saved_llama, llama(**changed))
 
 
+def test_a_network_that_is_one_layer_comes_back(tmp_path):
+    layer, x = nn.Linear(16, 4), randn(8, 16)
+    quantized = flexround.quantize(layer, x, "b-rtn-w4", **FEW)
+    again = flexround.load(quantized.save(tmp_path / "out"), nn.Linear(16, 4))
+    assert torch.equal(again(x), quantized(x))
+
+
 def test_a_model_that_was_changed_since_is_not_written_as_it_was(tmp_path):
-    other = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    other = flexround.quantize(made(Counting), pictures(), "b-rtn-w4", **FEW)
     other.model.to(torch.bfloat16)  # another type is no change
     other.save(tmp_path / "same")
     with torch.no_grad():
@@ -159,7 +198,7 @@ def test_a_model_that_was_changed_since_is_not_written_as_it_was(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
 def test_an_equal_network_of_any_type_is_taken_and_keeps_it(saved, saved_llama, quantized, kind):
     model = made(Pictures).train().to(kind)
     (saved / "README.md").write_text("mine")
@@ -172,3 +211,25 @@ def test_an_equal_network_of_any_type_is_taken_and_keeps_it(saved, saved_llama, 
     model = llama(use_cache=False, attention_dropout=0.5, attn_implementation="eager").train().to(kind)
     for _ in "12":  # also over quantized weights
         assert flexround.load(saved_llama, model)(words()).logits.dtype == kind
+
+
+class Counting(Pictures):
+    """Counts its calls, also in a buffer, and keeps what it has learned of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x):
+        self.passes.add_(1)
+        self.calls, self.size = self.calls + 1, list(x.shape[1:])
+        return super().forward(x)
+
+
+def test_an_equal_network_that_changes_its_attributes_is_taken(tmp_path):
+    found = flexround.quantize(made(Counting), pictures(), "b-rtn-w4", **FEW)
+    out, used = found.save(tmp_path / "out"), made(Counting)
+    used(pictures())
+    for model in (made(Counting), used):
+        assert torch.equal(flexround.load(out, model)(pictures()), found(pictures()))

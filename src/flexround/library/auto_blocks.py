@@ -11,28 +11,24 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from flexround import imports
 from flexround.errors import InputError
+from flexround.library.block_check import HINT, TRIED, check, first_input, without_cache
 from flexround.models import structure
 from flexround.models.blocks import Block, Site, identity
 from flexround.models.surgery.attach import weight_axes
-from flexround.models.tensors import apart
 from flexround.models.trace import Trace, first_argument, first_output, reached, traced, with_first
 from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)
 WHOLE = ""  # name of the network itself
-TRIED = 2  # samples on which a cut is tried
-CLOSE = 1e-4  # allowed difference of blocks and network, relative to the largest output
-HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
-
 Cut = Callable[[nn.Module], Sequence[Block]]
 
 
@@ -60,14 +56,32 @@ class _Pass:
         row: input of the network.
         parts: possible blocks by name, in the order in which they returned: modules called once, whose first argument
             and output are float tensors.
-        layers: linears and convolutions in the order of their calls.
+        layers: linears and convolutions in the order of their calls; None replaces a layer of another kind.
+        weights: number of each layer's weight in the trace.
         trace: the traced operations.
     """
 
     row: Tensor
     parts: dict[str, _Part]
-    layers: list[nn.Module]
+    layers: list[nn.Module | None]
+    weights: dict[nn.Module, int]
     trace: Trace
+
+    @property
+    def ends(self) -> tuple[nn.Module | None, nn.Module | None]:
+        """The network's first and last layer; None for a layer of another kind."""
+        return (self.layers[0], self.layers[-1]) if self.layers else (None, None)
+
+    def follows(self, before: _Part, part: _Part, weights: Set[nn.Module]) -> bool:
+        """Whether a part reads the output of the part before it, and neither the input nor weights of these layers."""
+        if before.gives is None or part.reads is None:
+            return False
+        free = {number for layer, number in self.weights.items() if layer not in weights}
+        return self.trace.roots(part.reads, before.gives) <= free
+
+    def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
+        """Return the elementwise function that the network applies to a part's output."""
+        return identity if part.gives is None else self.trace.elementwise_after(part.gives) or identity
 
 
 @torch.no_grad()
@@ -121,7 +135,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
     seen, reads_ids = _watched(model, x[:1]), not x.is_floating_point()
     if reads_ids:
         with contextlib.suppress(InputError):
-            once = {layer for layer in seen.layers if seen.layers.count(layer) == 1}
+            once = {layer for layer in seen.layers if layer is not None and seen.layers.count(layer) == 1}
             layers = with_sites(structure.blocks(model), once)
             check(model, layers, Inputs(x), x.device)
             return layers
@@ -179,6 +193,12 @@ def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
     return _blocks(model, _watched(model, x[:1]), names, x)
 
 
+@torch.no_grad()
+def ends(model: nn.Module, x: Tensor) -> tuple[nn.Module | None, nn.Module | None]:
+    """Return the first and last layer called for the first row of ``x`` (N, ...); None for a layer of another kind."""
+    return _watched(model, x[:1]).ends
+
+
 def _children(model: nn.Module, name: str) -> list[str]:
     """Return the names of a module's children with weights; children that don't run, such as lists, yield their own."""
     found = []
@@ -212,7 +232,7 @@ def _possible(model: nn.Module, seen: _Pass, names: Sequence[str]) -> list[str]:
 def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> list[Block]:
     """Return modules as blocks in the order of their calls; InputError if their output differs from the model's."""
     network = type(model).__name__
-    if not chosen or not seen.layers:
+    if not chosen or not any(seen.layers):
         raise InputError(f"{network}: calls no linear and no 2-dimensional convolution, the layers that are quantized")
     for name in chosen:
         if name not in seen.parts:
@@ -221,8 +241,9 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
                 f"its output are tensors of floats; {HINT}"
             )
     parts = [part for name, part in seen.parts.items() if name in chosen]
+    inside = {layer for part in parts for layer in part.module.modules()}
     for before, part in itertools.pairwise(parts):
-        if before.gives is None or part.reads is None or seen.trace.reaches(part.reads, before.gives):
+        if not seen.follows(before, part, inside):
             raise InputError(
                 f"{network}: {part.name} reads more than the output of {before.name}, which runs before it; {HINT}"
             )
@@ -240,7 +261,8 @@ def _watched(model: nn.Module, row: Tensor) -> _Pass:
 
     with contextlib.ExitStack() as hooks:
         hooks.enter_context(without_cache(model))
-        trace = traced(model, first_input(row), set(model.modules()))
+        held = {layer: layer.weight for layer in model.modules() if weight_axes(layer)}
+        trace = traced(model, first_input(row), set(model.modules()), held.values())  # type: ignore[arg-type]
         for module in model.modules():
             hooks.enter_context(module.register_forward_hook(keep, with_kwargs=True))
         model(first_input(row))
@@ -255,18 +277,22 @@ def _watched(model: nn.Module, row: Tensor) -> _Pass:
         if called[module] == 1 and all(isinstance(end, Tensor) and end.is_floating_point() for end in ends):
             for name in names[module]:
                 parts[name] = _Part(name, module, arguments, keywords, output, *values[module])
-    return _Pass(row, parts, [module for module, *_ in ran if weight_axes(module)], trace)
+    layers = [module if weight_axes(module) else None for module, *_ in ran if weight_axes(module) or _other(module)]
+    return _Pass(row, parts, layers, dict(zip(held, trace.weights, strict=True)), trace)
+
+
+def _other(module: nn.Module) -> bool:
+    """Whether a module multiplies by a matrix and is no linear or convolution, such as an embedding."""
+    matrices = any(value.ndim > 1 for value in module.parameters(recurse=False))
+    return matrices and not any(map(weight_axes, module.modules()))
 
 
 def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
     """Return the last part as a block; the input of each layer except the network's first is quantized."""
-    part, row = parts[-1], seen.row
-    sites = tuple(
-        Site(layer, "input")
-        for layer in part.module.modules()
-        if seen.layers.count(layer) == 1 and layer is not seen.layers[0]
-    )
-    behind = None if part.gives is None else seen.trace.elementwise_after(part.gives)
+    part = parts[-1]
+    layers = [module for module in part.module.modules() if weight_axes(module) and seen.layers.count(module) == 1]
+
+    row = seen.row
 
     def before(x: Tensor) -> Tensor:
         return _replayed(model, parts, row.to(x.device), x)
@@ -275,15 +301,19 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
         arguments, keywords = with_first(part.arguments, part.keywords, x)
         return first_output(module(*arguments, **keywords))
 
-    name = part.name or "network"
-    return Block(name, part.module, sites, before, call, behind or identity, False, keeps_strides=True)
+    sites = tuple(Site(layer, "input") for layer in layers if layer is not seen.ends[0])
+    return Block(part.name or "network", part.module, sites, before, call, seen.behind(part), False, keeps_strides=True)
 
 
 def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
     """Run the model's own code until it calls the last part; return the last part's input.
 
-    The row (1, ...) is an input of the network, used before the second last part. ``x`` (N, ...) is the output of the
-    second last part, or the network's input if the list has one part; it stays unchanged, as in ``x += y``.
+    Args:
+        model: the network.
+        parts: parts in the order of their calls.
+        row: an input of the network, (1, ...), used before the second last part.
+        x: the output (N, ...) of the second last part, or the network's input if the list has one part. It stays
+            unchanged even if the network overwrites it, as ``x += y`` does.
     """
     *before, last = parts
     x = x.clone()
@@ -302,92 +332,3 @@ def _as_many(value: Any, rows: int, first: Tensor | None) -> Any:
     pairs = zip(leaves, single, strict=True)
     many = [leaf.expand(rows, *leaf.shape[1:]).clone() if one else leaf for leaf, one in pairs]
     return tree_unflatten(many if first is None else [first, *many[1:]], form)
-
-
-def first_input(x: Tensor) -> Tensor:
-    """Return the input of a user's model: token ids (N, T) from ids and types (N, 2, T); images unchanged."""
-    return x if x.is_floating_point() else x[:, 0]
-
-
-@torch.no_grad()
-def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
-    """Compare blocks with the network on two samples: with padding, the samples with least and most padding.
-
-    Args:
-        model: in evaluation mode, on ``device``.
-        blocks: from the automatic cut, from named modules, or from the user's function.
-        inputs: samples, and the mask of their padding.
-        device: device of the computation.
-
-    Raises:
-        InputError: the blocks compute something else, or have the samples outside the first dimension.
-    """
-    rows = [*range(len(inputs.x))][:TRIED]
-    if inputs.mask is not None:
-        lengths = inputs.mask.sum(1)
-        rows = [int(lengths.argmax()), int(lengths.argmin())]
-    for count in sorted({1, len(rows)}):  # one row first: several rows may be as many as a row's tokens
-        some = rows[:count]
-        mask = None if inputs.mask is None else inputs.mask[some].to(device)
-        if _differ(model, blocks, inputs.x[some].to(device), mask):
-            raise InputError(
-                f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                "something else: a block reads more than the output of the one before it, runs twice, or has the "
-                f"samples in another dimension than the first; {HINT}"
-            )
-
-
-def _differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None) -> bool:
-    """Whether the blocks' output for ``x`` (n, ...) differs from both the last module's and the network's output.
-
-    Types of tokens and outputs at padding (``mask`` is bool (n, T)) are ignored. Blocks can't be compared if the
-    network doesn't call their last module.
-    """
-    if not x.is_floating_point():
-        x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
-    last, output = _outputs(model, blocks[-1].module, x, mask)
-    if not isinstance(last, Tensor):
-        return False
-    found = x
-    try:
-        for block in blocks:
-            given = block.before(found)
-            found = block(given, mask)
-            if not len(given) == len(found) == len(x):
-                return True
-    except Exception as error:  # of any kind: the model's own code gets an input that it doesn't expect
-        structure.refuse_memory(error)
-        return True
-    real = ... if mask is None or found.shape[:2] != mask.shape else mask
-    wanted = [of for of in (last, output) if isinstance(of, Tensor) and of.shape == found.shape]
-    return not any(apart(found[real], of[real]) <= CLOSE for of in wanted)
-
-
-def _outputs(model: nn.Module, last: nn.Module, x: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
-    """Return the first output of module ``last`` and of the network for ``x`` (n, ...); None if missing."""
-    gave, output = list[Any](), None
-
-    def leave(_: nn.Module, __: Any, given: Any) -> None:
-        gave.append(tree_map_only(Tensor, Tensor.clone, first_output(given)))  # the network may overwrite it
-
-    with without_cache(model), last.register_forward_hook(leave):
-        try:
-            output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
-        except ValueError:
-            if not gave:  # transformers' classifiers without padding token fail behind their layers
-                raise
-    return gave[-1] if gave else None, first_output(output)
-
-
-@contextlib.contextmanager
-def without_cache(model: nn.Module) -> Iterator[None]:
-    """Disable the cache of keys and values in a model of transformers: replays would extend a part's cached values."""
-    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
-    caching = [config for config in configs if getattr(config, "use_cache", False)]
-    for config in caching:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        for config in caching:
-            config.use_cache = True

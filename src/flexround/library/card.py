@@ -56,7 +56,8 @@ class Origin(BaseModel):
     """The origin of a quantized network, besides its settings.
 
     Attributes:
-        recipe, rounding: name in params/recipes.yaml, or ``own``; name of the rounding, or of the user's class.
+        recipe: name in params/recipes.yaml, or ``own``.
+        rounding: name of the rounding, or of the user's class.
         base_model: name of the original network on the Hub, or of its directory; None without a name.
         samples: shape of the calibration samples, (N, ...); for tokens (N, T).
         left: clauses about the layers that stay at round-to-nearest or in floating point.
@@ -81,17 +82,23 @@ class Facts(BaseModel):
 
 def origin(recipe: str, rounding: str, source: str, x: torch.Tensor, left: Sequence[str]) -> Origin:
     """Return the origin of a network: ``source`` is a name on the Hub or a path, ``x`` the samples as in ``Inputs``."""
-    shape = x.shape if x.is_floating_point() else x[:, 0].shape
-    path = Path(source)
-    name = path.resolve().name if path.is_absolute() or (source and path.is_dir()) else source
+    name, shape = source, x.shape if x.is_floating_point() else x[:, 0].shape
+    if cached := re.search(r"models--([^/]+)/snapshots/", source):
+        name = cached[1].replace("--", "/")
+    elif source and (Path(source).is_dir() or not HUB.fullmatch(source)):
+        name = Path(source).resolve().name
     base_model = name if HUB.fullmatch(name) else None
     return Origin(recipe=recipe, rounding=rounding, base_model=base_model, samples=tuple(shape), left=tuple(left))
 
 
 def write(directory: Path, kind: str, facts: Facts, report: Sequence[Mapping[str, Any]], model: nn.Module) -> None:
-    """Write README.md into a directory with all other files of a network, whose ``model`` may have no values.
+    """Write README.md into a directory without one.
 
-    ``kind`` is ``SAVED`` or the name of an export.
+    Args:
+        directory: with all other files of the network.
+        kind: ``SAVED``, or the name of an export.
+        facts, report: facts and report of the network, as in :class:`flexround.Quantized`.
+        model: the network, with or without values.
     """
     name, module = type(model).__name__, type(model).__module__
     configured = kind != SAVED and (directory / "config.json").exists()

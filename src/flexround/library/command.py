@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import auto_blocks, card, settings
-from flexround.library.auto_blocks import TRIED, check
+from flexround.library import auto_blocks, card, probe, settings
+from flexround.library.block_check import TRIED, check
 from flexround.library.quantize import fingerprint
-from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
+from flexround.library.quantized import EXPORTS, READERS, load, read_saved, verified, write_export, write_record
 from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
 from flexround.models import structure, tokenizer_files
@@ -32,7 +32,7 @@ from flexround.models.tokenizer_files import LOCAL
 from flexround.models.trace import standing_in
 from flexround.models.weights import ForeignError, Shards, check_finite
 from flexround.reconstruct import cache, codes
-from flexround.reconstruct.engine import left, reconstruct
+from flexround.reconstruct.engine import earlier, left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction, Resident, Streamed, Weights
 from flexround.reconstruct.state import State
@@ -48,6 +48,8 @@ COMPANIONS = (
 )
 SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
 LENGTH = 2048  # tokens in a block of text
+CHECKED = 64  # tokens of the input for the check of written files
+IN_MEMORY = 4  # models that an export and its comparison hold
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends only on their shape
 
 
@@ -55,6 +57,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line; the arguments' ``run`` is the function of the command."""
     arguments = argparse.ArgumentParser(prog="python -m flexround", description=__doc__)
     commands = arguments.add_subparsers(required=True, metavar="{quantize,export}")
+    _quantize_arguments(commands)
+    about = "write a quantized network in a format that others load, block by block where the format allows"
+    made = commands.add_parser("export", help=about, description=about)
+    made.set_defaults(run=export)
+    made.add_argument("model", type=Path, help="directory that flexround quantize wrote")
+    made.add_argument("--format", required=True, choices=EXPORTS)
+    made.add_argument("--out", type=Path, required=True, help="new directory")
+    return arguments
+
+
+def _quantize_arguments(commands: Any) -> None:
+    """Add the command ``quantize``."""
     about, form = "quantize a model, block by block from its files", argparse.ArgumentDefaultsHelpFormatter
     made = commands.add_parser("quantize", help=about, description=about, formatter_class=form)
     made.set_defaults(run=quantize)
@@ -69,16 +83,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
     made.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
-    other = "a hyper-parameter that differs from the scale's"
-    made.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=other)
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a hyper-parameter that differs from the scale's",
+    )
     made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
-    about = "write a quantized network in a format that others load, block by block where the format allows"
-    made = commands.add_parser("export", help=about, description=about)
-    made.set_defaults(run=export)
-    made.add_argument("model", type=Path, help="directory that flexround quantize wrote")
-    made.add_argument("--format", required=True, choices=EXPORTS)
-    made.add_argument("--out", type=Path, required=True, help="new directory")
-    return arguments
 
 
 def quantize(arguments: argparse.Namespace) -> None:
@@ -91,16 +103,19 @@ def quantize(arguments: argparse.Namespace) -> None:
     device = settings.chosen_device(arguments.device)
     params = settings.params(arguments.scale)
     name, recipe = settings.recipe(params, arguments.recipe)
-    if arguments.out.exists() and any(arguments.out.iterdir()):
+    if recipe.preprocess:
+        raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
+    if arguments.out.is_file() or (arguments.out.exists() and any(arguments.out.iterdir())):
         raise InputError(f"{arguments.out}: not empty; choose another directory")
     length = _length(arguments.model, arguments.length)
     with weightless():
         model: Any = network(arguments.model)
-    family = settings.family(model, TRACED["input_ids"])
-    own = {key: parsed(text) for key, _, text in (each.partition("=") for each in arguments.set)}
+    family, own = settings.family(model, TRACED["input_ids"]), _values(arguments.set)
     hyper, sources = settings.resolve(params, name, recipe, family, arguments.samples, device, own)
     if sources["w_scheme"] in {rule.source for rule in params.defaults.hyper}:
         hyper, sources = hyper.model_copy(update={"w_scheme": "symmetric"}), sources | {"w_scheme": SYMMETRIC}
+    exports = dict.fromkeys(EXPORTS, "possible") | settings.unfit(recipe, hyper)
+    log.info("exports: %s", "; ".join(f"{kind}: {words}" for kind, words in exports.items()))
     samples = calibration(arguments.model, arguments.text, arguments.samples, length, arguments.seed)
     model, files = _opened(arguments.model, model)
     blocks, weights = _cut(model, files, family, samples, device)
@@ -117,8 +132,8 @@ def quantize(arguments: argparse.Namespace) -> None:
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
     gpu_bytes = cache.limit(device, arguments.gpu_cache_mb)
     if arguments.preflight:
-        exports = dict.fromkeys(EXPORTS, "possible") | settings.unfit(recipe, hyper)
-        print(json.dumps(dataclasses.asdict(preflight(work, samples, gpu_bytes)) | {"exports": exports}, indent=1))
+        forecast = dataclasses.asdict(preflight(work, samples, gpu_bytes))
+        print(json.dumps(forecast | {"exports": exports}, indent=1))
         return
     read_files = files.files if files else sorted(arguments.model.glob("*model*.[sbj]*"))  # safetensors, bin, json
     inputs = {path.name: artifacts.sha256(path) for path in read_files}
@@ -134,8 +149,32 @@ def quantize(arguments: argparse.Namespace) -> None:
             given = {"recipe": recipe, "hyper": hyper, "hyper_sources": sources, "origin": origin}
             facts = card.Facts(**given, folded={})
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
-            write_record(new, facts, report, model, provenance.environment(device))
+            seen = probe.Input.of(samples[:, 0, :CHECKED])
+            output = _output(work, state, seen.draw().to(device))
+            write_record(new, facts, report, model, provenance.environment(device), seen, output)
     log.info("%s: done; flexround.load reads it", arguments.out)
+
+
+@dataclasses.dataclass
+class _Finished:
+    """The weights of a network whose blocks are all finished."""
+
+    work: Reconstruction
+    state: State
+
+    @contextlib.contextmanager
+    def block(self, index: int, again: bool) -> Iterator[None]:
+        """Give a block its quantized weights inside the context."""
+        with self.work.weights.block(index, again):
+            codes.apply(earlier(self.state, index), self.work.model, [self.work.blocks[index]], self.work.device)
+            yield
+
+
+@torch.no_grad()
+def _output(work: Reconstruction, state: State, x: Tensor) -> probe.Output:
+    """Return the quantized network's output for token ids (1, T), with one block in memory at a time."""
+    with work.weights.surroundings(), _read_when_called(work.blocks, _Finished(work, state)):
+        return probe.Output.of(work.model, work.model(x))
 
 
 class _Parts(collections.UserDict[str, Any]):
@@ -152,18 +191,22 @@ def export(arguments: argparse.Namespace) -> None:
         InputError: the directory has no network, or the format can't hold the network.
     """
     directory, kind = arguments.model, arguments.format
+    saved = read_saved(directory)
+    stored_type = configuration(directory).dtype or torch.float32  # type of the original network
+    with weightless():
+        model = network(directory, stored_type)
     if kind == "onnx":  # traced
         made, example = load(directory, network(directory)), [TRACED]
+    elif IN_MEMORY * sum(value.nbytes for value in model.parameters()) < hardware.free_bytes():
+        made, example = load(directory, network(directory, stored_type)), []
     else:
-        with weightless():
-            model = network(directory, configuration(directory).dtype or torch.float32)
-        made, example = (
-            read_saved(directory).network(model, _Parts({path.name: path for path in codes.files(directory)})),
-            [],
-        )
+        log.info("%s: exported block by block, and not read again: it takes too much memory", directory)
+        example = []
+        made = saved.network(model, _Parts({path.name: path for path in codes.files(directory)}))
     with artifacts.new_directory(arguments.out) as new:
         artifacts.copy_existing(directory, new, COMPANIONS)
         write_export(made, kind, new, *example)
+        verified(made, kind if kind in READERS else None, new, 3)
 
 
 def configuration(directory: Path) -> Any:
@@ -291,7 +334,7 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
 
 
 @contextlib.contextmanager
-def _read_when_called(blocks: Sequence[Block], weights: Weights) -> Iterator[None]:
+def _read_when_called(blocks: Sequence[Block], weights: Weights | _Finished) -> Iterator[None]:
     """Read the weights of each block when its module runs, and free them afterwards."""
 
     def reading(index: int, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -303,3 +346,9 @@ def _read_when_called(blocks: Sequence[Block], weights: Weights) -> Iterator[Non
             forward = functools.partial(reading, index, block.module.forward)
             undo.enter_context(standing_in(block.module, forward))
         yield
+
+
+def _values(given: list[str]) -> dict[str, Any]:
+    """Return the hyper-parameters in ``KEY=VALUE`` arguments, each value parsed as YAML."""
+    pairs = [each.partition("=") for each in given]
+    return {key: parsed(text) for key, _, text in pairs}

@@ -4,6 +4,7 @@ The compressed-tensors library packs the weights, layer by layer, from the value
 """
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.library import probe
-from flexround.library.quantized import Quantized, input_key
-from flexround.models.tensors import outputs_apart, untied
+from flexround.library.quantized import Quantized, input_key, refuse_narrow
+from flexround.models.tensors import untied
 from flexround.models.weights import Writer
-from flexround.quant.grid import Grid
+from flexround.quant.grid import Grid, Scheme, code_range
 from flexround.reconstruct.codes import BYTE, WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe
 
@@ -44,27 +45,22 @@ def write(quantized: Quantized, directory: Path) -> None:
     model, recipe, hyper = quantized.model, quantized.recipe, quantized.hyper
     if not hasattr(model, "save_pretrained"):
         raise InputError(f"export {FORMAT}: {type(model).__name__} is no model of transformers; it is for those alone")
-    if {hyper.stem_bits, hyper.head_bits} - {"low", recipe.w_bits}:
-        raise InputError(f"export {FORMAT}: first and last layer have other bits; set stem_bits and head_bits to 'low'")
-    layers: list[str] = []
+    grids: dict[str, tuple[int, int]] = {}
     sites: dict[str, Stored] = {}  # setting B learns sites after the weights, so other parts hold them
     for part in quantized.parts.values():
-        layers += [key.removeprefix(WEIGHT) for key in part.quantized if key.startswith(WEIGHT)]
+        grids |= {key: (stored.grid.qmin, stored.grid.qmax) for key, stored in part.quantized.items()}
         sites |= {key: stored for key, stored in part.quantized.items() if not key.startswith(WEIGHT)}
-    for name in layers:
-        if type(module := model.get_submodule(name)).forward is not nn.Linear.forward:
-            raise InputError(
-                f"export {FORMAT}: {name} is a {type(module).__name__}; the format knows nn.Linear alone, with its own "
-                "forward"
-            )
-    inputs = {layer: input_key(layer, sites, quantized.report) for layer in layers}
+    ranges = {key.removeprefix(WEIGHT): codes for key, codes in grids.items() if key.startswith(WEIGHT)}
+    _check(ranges, model, recipe, hyper)
+    refuse_narrow(FORMAT, grids)
+    inputs = {layer: input_key(layer, grids, quantized.report) for layer in ranges}
     if recipe.a_bits and (floating := [layer for layer, key in inputs.items() if not key]):
         raise InputError(
             f"export {FORMAT}: the input of {floating[0]} is in floating point, the format quantizes each layer's; "
             "give it a site in blocks=, or export to onnx"
         )
     form = WHOLE if recipe.a_bits else PACKED
-    scheme = _scheme(layers, form, recipe, hyper)
+    scheme = _scheme(list(ranges), form, recipe, hyper)
     writer, owners, kind = Writer(directory), untied(model), next(model.parameters()).dtype
     directory.mkdir(parents=True, exist_ok=True)
     for part in quantized.parts.values():
@@ -82,23 +78,35 @@ def write(quantized: Quantized, directory: Path) -> None:
     _write_config(model, scheme, form, directory)
 
 
-def check(quantized: Quantized, directory: Path) -> None:
-    """Raise InputError if transformers can't run the files in a directory, or computes something else from them."""
-    if quantized.input is None:
-        return
-    model: Any = quantized.model
-    x = quantized.input.draw()
-    try:
-        kind: Any = getattr(transformers, type(model).__name__, transformers.AutoModelForCausalLM)
-        found = probe.run(kind.from_pretrained(directory, dtype=model.dtype, local_files_only=True).to(model.device), x)
-    except Exception as error:  # a Mamba reads weights of layers that it doesn't call
-        raise InputError(f"export {FORMAT}: transformers can't run the written files: {error}") from error
-    if outputs_apart(found, probe.run(model, x)) > probe.FLIPPED:
-        raise InputError(f"export {FORMAT}: transformers computes otherwise than {type(model).__name__}")
+@torch.no_grad()
+def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
+    """Return the output of transformers for ``x`` (N, ...), from a directory written by ``write``.
+
+    The model is loaded as a class of transformers: a user's subclass is read as its parent.
+    """
+    kinds = [kind for kind in type(quantized.model).__mro__ if getattr(transformers, kind.__name__, None) is kind]
+    kind: Any = type(quantized.model) if kinds[0] is transformers.PreTrainedModel else kinds[0]
+    model = kind.from_pretrained(directory, dtype=quantized.model.dtype, local_files_only=True)
+    return probe.run(model.to(quantized.model.device), x)
 
 
 def _cast(value: Tensor, kind: torch.dtype) -> Tensor:
     return value.to(kind) if value.is_floating_point() else value
+
+
+def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Recipe, hyper: Hyper) -> None:
+    """Raise InputError for weights (code ranges by layer) outside plain linears, or on several kinds of grid."""
+    modules = dict(model.named_modules())
+    foreign = [name for name in ranges if type(modules[name]).forward is not nn.Linear.forward]
+    if foreign:
+        kind = type(modules[foreign[0]]).__name__
+        raise InputError(
+            f"export {FORMAT}: {foreign[0]} is a {kind}; the format knows nn.Linear alone, with its own forward"
+        )
+    assert recipe.w_bits
+    one = code_range(Scheme(recipe.w_bits, hyper.w_scheme == "symmetric"), has_negatives=True)
+    if other := {name: codes for name, codes in ranges.items() if codes != one}:
+        raise InputError(f"export {FORMAT}: all weights need codes of {one}, other layers are {other}")
 
 
 def _scheme(targets: list[str], form: str, recipe: Recipe, hyper: Hyper) -> QuantizationScheme:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators that become Q and DQ
 from torch import Tensor, nn
@@ -16,12 +17,12 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.library.quantized import Quantized, input_key
+from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct.codes import Stored
 
 FILE = "model.onnx"
-INT32 = 2**31  # one more than the largest
+LARGEST = 2**31  # bytes of a protobuf message
 Example = Tensor | Mapping[str, Tensor]
 PASSED = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # codes pass unchanged
 
@@ -83,21 +84,46 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
     rows = next(iter(example.values()), None) if isinstance(example, Mapping) else example
     if example is None or rows is None or len(rows) < 2:
         raise InputError("export onnx: give example=, a batch of at least 2 inputs: the graph is traced with it")
-    keys = {key for part in quantized.parts.values() for key in part.quantized}
+    grids = {key: one.grid for part in quantized.parts.values() for key, one in part.quantized.items()}
+    refuse_narrow("onnx", {key: (grid.qmin, grid.qmax) for key, grid in grids.items()})
     model = copy.deepcopy(quantized.model).cpu().float().eval()
     for name, stored in quantized.codes().items():
         layer = model.get_submodule(name)
-        apart = not isinstance(layer, nn.Conv2d) and not input_key(name, keys, quantized.report)
+        apart = not isinstance(layer, nn.Conv2d) and not input_key(name, grids, quantized.report)
         parametrize.register_parametrization(layer, "weight", _Dequantize(stored, apart), unsafe=True)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, ActivationQuantizer):
                 setattr(module, name, _QuantizeDequantize(child))
     proto = _traced(model, example)
+    if proto.ByteSize() >= LARGEST:
+        raise InputError(f"export onnx: {proto.ByteSize() / 1e9:.1f} GB; one file holds 2; use compressed-tensors")
     _fit_biases(proto.graph)
     _own_constants(proto.graph)
+    if size := proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value:
+        warnings.warn(f"export onnx: the network's code fixes the batch; the file takes {size} rows", stacklevel=4)
     onnx.checker.check_model(proto)
     artifacts.write_bytes(directory / FILE, proto.SerializeToString())
+
+
+def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
+    """Return the output of onnxruntime for ``x`` (N, ...), from the file written by ``write``.
+
+    Inputs after the first are masks that mark every token as real, and types of tokens, all 0. A file with a fixed
+    batch size gets a batch of this size.
+
+    Raises:
+        InputError: onnxruntime can't run the file.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.x64quantprecision", "1")  # else old CPUs saturate
+    session = onnxruntime.InferenceSession(str(directory / FILE), options)
+    first, *others = session.get_inputs()
+    size = first.shape[0] if isinstance(first.shape[0], int) else len(x)
+    rows = torch.cat([x] * size)[:size].numpy()
+    ones = {other.name: np.full(rows.shape, "mask" in other.name, np.int64) for other in others}
+    return [torch.from_numpy(value)[: len(x)] for value in session.run(None, {first.name: rows, **ones})]
 
 
 def _own_constants(graph: onnx.GraphProto) -> None:
@@ -129,7 +155,7 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
             continue
         names = [made[x].input[1], *made[weight].input, bias]
         x_step, codes, step, zero, values = (onnx.numpy_helper.to_array(held[name]) for name in names)
-        raised = np.maximum(step, np.abs(values) / (INT32 / 2 * x_step)).astype(step.dtype)
+        raised = np.maximum(step, np.abs(values) / (LARGEST / 2 * x_step)).astype(step.dtype)
         if (raised > step).any():
             outputs = onnx.helper.get_node_attr_value(made[weight], "axis")  # axis 1 for a transposed linear
             each = [-1 if axis == outputs else 1 for axis in range(codes.ndim)]
@@ -164,7 +190,13 @@ def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
 def _given(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Any]:
     """Return arguments, named arguments, and their free dimensions."""
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim.AUTO  # free, unless the network fixes it
-    named = {"": example} if isinstance(example, Tensor) else example
-    given = {name: x.cpu().float() if x.is_floating_point() else x.cpu() for name, x in named.items()}
-    free = {name: {0: batch} if x.is_floating_point() else {0: batch, 1: length} for name, x in named.items()}
-    return ((given[""],), {}, (free[""],)) if isinstance(example, Tensor) else ((), given, free)
+
+    def given(x: Tensor) -> Tensor:
+        return x.cpu().float() if x.is_floating_point() else x.cpu()
+
+    def free(x: Tensor) -> dict[int, Any]:
+        return {0: batch} if x.is_floating_point() else {0: batch, 1: length}
+
+    if isinstance(example, Tensor):
+        return (given(example),), {}, (free(example),)
+    return (), {name: given(x) for name, x in example.items()}, {name: free(x) for name, x in example.items()}

@@ -1,10 +1,12 @@
-"""The check of saved networks: a loaded network must compute the same as the quantized network.
+"""The check of all written files: their reader must compute the same as the quantized network.
 
-Both run on an input drawn with a seed from the shape, type and range of the samples. So the check also notices
-differences in attributes, in the configuration, and in numbers that a forward pass keeps outside buffers.
+The network runs on an input drawn with a seed from the shape, type and range of the samples. A copy of the original
+network with the written tensors runs on the same input. So the check also notices differences in attributes, in the
+configuration, and in numbers that a forward pass keeps outside buffers.
 """
 
 import copy
+from collections.abc import Collection
 from typing import Any, Self
 
 import torch
@@ -16,30 +18,41 @@ from flexround.machine.seeding import derive
 from flexround.models.tensors import outputs_apart, places, tensors, unchanged
 
 ELEMENTS = 512  # stored elements of each output
+KINDS = ("float32", "bfloat16", "float16")
 CLOSE = 1e-4  # relative to the largest output: last bits of a GPU
 FLIPPED = 0.05  # relative to the largest output: effect of another machine's last bits on quantized activations
 
 
 class Input(BaseModel):
-    """Shape (without the first dimension), type (floats or token ids) and range of a network's inputs."""
+    """Shape, type and range of a network's inputs.
+
+    Attributes:
+        shape: shape of a sample, without the first dimension.
+        floating: whether samples hold floats, else token ids.
+        low, high, mean, std: least and largest value, mean and standard deviation.
+    """
 
     shape: tuple[int, ...]
     floating: bool
     low: float
     high: float
+    mean: float
+    std: float
 
     @classmethod
     def of(cls, x: Tensor) -> Self:
         """Return the description of samples in the network's form, (N, ...)."""
-        return cls(shape=x.shape[1:], floating=x.is_floating_point(), low=float(x.min()), high=float(x.max()))
+        values = {"low": x.min(), "high": x.max(), "mean": x.double().mean(), "std": x.double().std(correction=0)}
+        return cls(shape=x.shape[1:], floating=x.is_floating_point(), **{key: float(v) for key, v in values.items()})
 
-    def draw(self) -> Tensor:
-        """Return a uniform input, float32 or int64 (1, ...), equal for each call."""
+    def draw(self, rows: int = 1) -> Tensor:
+        """Return an input, float32 or int64 (rows, ...), equal for each call; more rows begin with the same rows."""
         generator = torch.Generator().manual_seed(derive("check", *self.shape))
-        size = (1, *self.shape)
+        size = (rows, *self.shape)
         if not self.floating:
             return torch.randint(int(self.low), int(self.high) + 1, size, generator=generator, device="cpu")
-        return torch.rand(size, generator=generator, device="cpu") * (self.high - self.low) + self.low
+        drawn = [torch.randn(self.shape, generator=generator, device="cpu") for _ in range(rows)]
+        return (torch.stack(drawn) * self.std + self.mean).clamp(self.low, self.high)
 
 
 class Output(BaseModel):
@@ -47,7 +60,7 @@ class Output(BaseModel):
 
     Attributes:
         machine: all facts that decide the last bits, which may differ on other machines.
-        values: some elements of each tensor, as hexadecimal floats, because JSON has no infinity.
+        values: some elements of each tensor, as hexadecimal floats.
     """
 
     machine: tuple[str, ...]
@@ -62,7 +75,7 @@ class Output(BaseModel):
 
     def tensors(self) -> list[Tensor]:
         """Return the stored elements of each tensor, float64."""
-        return [torch.tensor([*map(float.fromhex, one)], dtype=torch.float64, device="cpu") for one in self.values]
+        return [torch.tensor([*map(float.fromhex, each)], dtype=torch.float64, device="cpu") for each in self.values]
 
     def apart(self, other: "Output", quantized: bool) -> float:
         """Return the distance to ``other``, relative to the largest output; 0 if machines' last bits may explain it.
@@ -72,9 +85,13 @@ class Output(BaseModel):
         found = outputs_apart(other.tensors(), self.tensors())
         if self.machine == other.machine and "cpu" in self.machine:
             return found
-        kinds = {"float32", self.machine[0], other.machine[0]}
-        eps = max(torch.finfo(getattr(torch, kind)).eps for kind in kinds)
-        return 0.0 if found <= max(3 * eps**0.5, FLIPPED if quantized else 0) else found
+        return 0.0 if found <= tolerance({*self.machine, *other.machine}, quantized) else found
+
+
+def tolerance(kinds: Collection[str], quantized: bool) -> float:
+    """Return the allowed distance of two outputs of one network: the last bits of the coarsest type."""
+    eps = max(torch.finfo(getattr(torch, kind)).eps for kind in KINDS if kind == "float32" or kind in kinds)
+    return max(3 * eps**0.5, FLIPPED if quantized else 0)
 
 
 def _machine(model: nn.Module) -> tuple[str, ...]:

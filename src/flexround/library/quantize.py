@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import logging
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,17 +21,20 @@ from flexround import code, imports
 from flexround.errors import InputError
 from flexround.io import resume
 from flexround.library import auto_blocks, card, probe, settings
-from flexround.library.auto_blocks import CLOSE, HINT, TRIED, Cut, first_input
+from flexround.library.auto_blocks import Cut
+from flexround.library.block_check import CLOSE, HINT, TRIED, first_input
 from flexround.library.quantized import QUANTIZED, Quantized, merged
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision, provenance
+from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.fold_bn import fold_as_traced
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tensors import outputs_apart, places, tensors, unchanged
+from flexround.models.trace import traced
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.codes import site_key
@@ -38,11 +42,14 @@ from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction, Resident, checked
 from flexround.reconstruct.state import MemoryState, State
 from flexround.settings.params import refuse_unweighted
-from flexround.settings.schema import Recipe
+from flexround.settings.schema import Hyper, Recipe
 from flexround.tasks.protocol import Inputs
 
+log = logging.getLogger(__name__)
+IN_PLACE = "call quantize with inplace=True to change the network itself"
 LONG = 0.25  # hours
 ROOMS = ("library", "reconstruct", "quant", "models", "machine", "io")  # rooms whose code decides a result
+STEM, HEAD = ("stem_bits", "stem_output_bits"), ("head_bits", "head_input_bits")
 
 
 def quantize(
@@ -122,7 +129,7 @@ def quantize(
         warned, unasked = list[str](), scale is None and "iters" not in hyper
 
         def attempt() -> tuple[Reconstruction, Quantized]:
-            network = merged(model if inplace else copy.deepcopy(model))
+            network = merged(model if inplace else _copied(model, inputs.x[:1]))
             fresh = probe.outline(network) if check else None
             network = network.eval().to(where)
             with _float32(network):
@@ -130,16 +137,18 @@ def quantize(
                     folded = _fold(network, given, family, inputs.x[:1].to(where))
                     with unchanged(network):
                         x = _laid_out(network, inputs.x, where)
-                        parts = auto_blocks.adapted(network, None if blocks else family.blocks, inputs, where)
+                        adapter, found = family.blocks if blocks is None else None, values
+                        parts = auto_blocks.adapted(network, adapter, inputs, where)
                         if not parts:
                             parts = auto_blocks.cut(network, blocks, Inputs(x, inputs.mask), where)
+                            found = _ends(network, parts, values, sources, hyper, x[:1].to(where))
                 seen = probe.Input.of(first_input(x)) if check else None
                 work = Reconstruction(
                     model=network,
                     blocks=parts,
                     weights=Resident(parts),
                     recipe=given,
-                    hyper=values,
+                    hyper=found,
                     rounding=made,
                     seed_parts=("library", name, seed),
                     device=where,
@@ -152,7 +161,7 @@ def quantize(
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
                 origin = card.origin(name, learned_by, source, x, left(work, report))
             facts = (folded, origin, provenance.environment(where), seen, fresh)
-            return work, Quantized(network, given, values, sources, report, stored, *facts)
+            return work, Quantized(network, given, found, sources, report, stored, *facts)
 
         work, quantized = precision.repeated(attempt, again=not inplace)
     said, parts = list(quantized.origin.left), work.blocks
@@ -161,6 +170,30 @@ def quantize(
     if said:
         warnings.warn("; ".join(said), stacklevel=2)
     return quantized
+
+
+def _copied(model: nn.Module, x: Tensor) -> nn.Module:
+    """Return a copy of a model; ``x`` (1, ...) is a sample.
+
+    Raises:
+        InputError: the model can't be copied, or the copy computes with the original's weights because a replaced
+            ``forward`` or a hook refers to them.
+    """
+    try:
+        made = copy.deepcopy(model)
+    except Exception as error:  # of any kind: it is the user's code
+        raise InputError(
+            f"{type(model).__name__}: can't be copied ({error}); remove what it keeps of a call, or {IN_PLACE}"
+        ) from error
+    own = ("forward", "_forward_hooks", "_forward_pre_hooks")
+    if any(vars(module).get(key) for module in model.modules() for key in own):
+        x = first_input(x).to(next((value.device for value in model.parameters()), x.device))
+        if traced(made.eval(), x, (), list(model.parameters())).reads_weights:
+            raise InputError(
+                f"{type(model).__name__}: a copy computes with the original's weights (a replaced forward, a hook); "
+                f"{IN_PLACE}"
+            )
+    return made
 
 
 def _run(
@@ -198,8 +231,14 @@ def _state(work: Reconstruction, x: Tensor, directory: str | Path | None) -> Sta
 def fingerprint(work: Reconstruction, inputs: str) -> str:
     """Return a hash of everything that decides the bits of a reconstruction: settings, machine, inputs and code.
 
-    The code includes the library, the rounding (from a module, a script or a notebook) and all modules that it imports.
-    ``inputs`` is a digest of the weights and the samples.
+    The code includes the library, the rounding and all modules that the rounding imports.
+
+    Args:
+        work: its rounding is a class, or a function that makes a rounding, from a module, a script or a notebook.
+        inputs: a digest of the weights and the samples.
+
+    Raises:
+        OSError: the rounding's code was typed into an interpreter that doesn't keep it.
     """
     rounding = work.rounding
     bases = rounding.__mro__ if isinstance(rounding, type) else (rounding,)
@@ -257,6 +296,8 @@ def _float32(model: nn.Module) -> Iterator[None]:
 
     separate_projections(model)
     kinds = {name: value.dtype for name, value in tensors()}
+    if foreign := sorted({str(kind) for kind in kinds.values()} - {str(torch.float32)}):
+        log.info("%s: of %s, quantized in float32", type(model).__name__, " and ".join(foreign))
     model.float()
     try:
         yield
@@ -266,15 +307,19 @@ def _float32(model: nn.Module) -> Iterator[None]:
     finally:
         for name, value in tensors():
             alike = f"{name.rpartition('.')[0]}.weight"  # a bias from folding has its weight's type
-            value.data = value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
+            before, value.data = value.data, value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
+            if before.dtype != value.dtype and not torch.equal(before.isfinite(), value.isfinite()):
+                raise InputError(f"{name}: exceeds {value.dtype} when it is folded; give the network in float32")
 
 
 @torch.no_grad()
 def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[str, str]:
     """Fold batch norms and apply the recipe's surgery, in place; ``x`` (1, ...) is a sample.
 
-    Return the names of folded batch norms, each with its convolution's name; InputError if two outputs for the sample
-    differ.
+    Return the names of folded batch norms, each with its convolution's name.
+
+    Raises:
+        InputError: the model can't take the sample, or gives two different outputs for it.
     """
     before = _given(model, x)
     if outputs_apart(_given(model, x), before) > CLOSE:
@@ -297,3 +342,19 @@ def _given(model: nn.Module, x: Tensor) -> Any:
     except Exception as error:  # of any kind: it is the user's code
         name = type(model).__name__
         raise InputError(f"samples: {name} can't take one of shape {tuple(x.shape)}: {error}") from error
+
+
+def _ends(
+    model: nn.Module, parts: Sequence[Block], values: Hyper, sources: dict[str, str], own: dict[str, Any], x: Tensor
+) -> Hyper:
+    """Return the hyper-parameters without separate bits for a first or last layer that no block contains.
+
+    ``x`` (1, ...) is a sample. The caller's ``own`` values stay.
+    """
+    ends = auto_blocks.ends(model, x)
+    for keys, block, layer, which in zip((STEM, HEAD), (parts[0], parts[-1]), ends, ("first", "last"), strict=True):
+        if layer not in weight_layers(block):
+            changed = dict.fromkeys((key for key in keys if key not in own and getattr(values, key) != "low"), "low")
+            values = values.model_copy(update=changed)
+            sources |= dict.fromkeys(changed, f"the network's {which} layer is in no block")
+    return values

@@ -3,11 +3,12 @@
 import copy
 import dataclasses
 import logging
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import AliasPath, Field
 from torch import Tensor, nn
 
 from flexround import imports
@@ -21,7 +22,8 @@ from flexround.models.blocks import Block, Site
 from flexround.models.surgery import fold_bn
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
-from flexround.models.tensors import outputs_apart, untied
+from flexround.models.tensors import outputs_apart, tensors, unchanged, untied
+from flexround.models.trace import first_output
 from flexround.models.weights import Writer
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
@@ -37,20 +39,37 @@ EXPORTS = {
     "onnx": "flexround.library.onnx_file:write",
     "torch": "flexround.library.quantized:write_state_dict",
 }
+READERS = {  # functions (directory, input) -> output of the format's own tool
+    "compressed-tensors": "flexround.library.compressed:run",
+    "onnx": "flexround.library.onnx_file:run",
+}
 
 
 class Saved(Facts):
     """The facts about a network, and the content of the record beside its manifest."""
 
-    blocks: list[dict[str, Any]]
-    environment: dict[str, Any]
-    input: probe.Input | None = None
-    output: probe.Output | None = None
+    report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
+    environment: dict[str, Any] = Field(validation_alias=AliasPath("record", "environment"))
+    input: probe.Input | None = Field(None, validation_alias=AliasPath("record", "input"))
+    output: probe.Output | None = Field(None, validation_alias=AliasPath("record", "output"))
 
     def network(self, model: nn.Module, parts: Mapping[str, codes.Part], fresh: nn.Module | None = None) -> "Quantized":
         """Return the network from a model with or without values, stored parts, and the ``fresh`` model."""
         settings, facts = (self.recipe, self.hyper, self.hyper_sources), (self.folded, self.origin)
-        return Quantized(model, *settings, self.blocks, parts, *facts, self.environment, self.input, fresh)
+        return Quantized(model, *settings, self.report, parts, *facts, self.environment, self.input, fresh)
+
+
+def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Raise InputError if a grid of activations (given the least and largest code by key) does not have 8 bit.
+
+    First and last layers have their own settings; a format without separate clipping would drop these settings.
+    """
+    for key, (low, high) in ranges.items():
+        if key.startswith(codes.ACTIVATION) and (bits := (high - low).bit_length()) != codes.BYTE:
+            raise InputError(
+                f"export {kind}: {key.removeprefix(codes.ACTIVATION)} has activations of {bits} bit, the format 8; "
+                "quantize with 8 bit there too: stem_output_bits=8, head_input_bits=8"
+            )
 
 
 def input_key(layer: str, stored: Container[str], report: list[dict[str, Any]]) -> str:
@@ -167,19 +186,18 @@ class Quantized:
                 activations of none or 8), or ``torch``, a state dict of dequantized weights in safetensors.
             directory: new or empty.
             example: a batch for the model, as a tensor or a mapping of names; only ``onnx`` needs it.
-            check: as in ``save``; and whether transformers runs ``compressed-tensors``, on one input.
+            check: whether the format's own tool, if installed, reads the files and runs on an input.
 
         Raises:
-            InputError: the format can't hold the network (with the reason), a package is missing, ``model`` was
-                changed, or the directory is not empty. Nothing is written then.
+            InputError: the format can't hold the network (with the reason), a package is missing, the tool computes
+                something else, or the directory is not empty. Nothing is written then.
         """
         look_up("export", EXPORTS, kind)
         with artifacts.new_directory(Path(directory)) as new:
-            if check:
-                verified(self)
             write_export(self, kind, new, *([] if example is None else [example]))
-            if check and kind == "compressed-tensors":
-                imports.load("flexround.library.compressed:check")(self, new)
+            if check:
+                rows = 1 if example is None else 1 + len(first_output(example))  # another batch size than traced
+                verified(self, kind if kind in READERS else None, new, rows)
         return Path(directory)
 
 
@@ -196,52 +214,85 @@ def write_export(quantized: Quantized, kind: str, directory: Path, *example: Ten
         card.write(directory, kind, quantized._facts, quantized.report, quantized.model)
 
 
-def verified(quantized: Quantized) -> probe.Output | None:
-    """Compare a network's output with that of the network that ``load`` makes from its parts; InputError: they differ.
+def verified(
+    quantized: Quantized, kind: str | None = None, directory: Path = Path(), rows: int = 1
+) -> probe.Output | None:
+    """Compare a network's output with an export reader's, or with the network that ``load`` makes from its parts.
 
-    Return the output; None for no comparison, for example if the network can't take a drawn input.
+    Args:
+        quantized: the network.
+        kind: kind of the export, one of ``READERS``; None for ``load``.
+        directory: directory of the files.
+        rows: rows of the input.
+
+    Returns:
+        The network's output; None if the comparison is impossible or the network can't take a drawn input.
+
+    Raises:
+        InputError: the outputs differ by more than last bits or the format's rounding.
     """
-    model, fresh = quantized.model, quantized.fresh
-    if quantized.input is None or fresh is None:
+    model, fresh, first = quantized.model, quantized.fresh, next(quantized.model.parameters(), torch.empty(0))
+    if quantized.input is None or fresh is None or first.is_meta:
         return None
-    x, first = quantized.input.draw(), next(model.parameters(), torch.empty(0))
-    try:
-        output = probe.run(model, x)
-    except Exception as error:  # of any kind: it is the user's code
-        structure.refuse_memory(error)
-        log.info("%s: can't take a random input (%s), so nothing written is compared", type(model).__name__, error)
-        return None
-    own = next(fresh.parameters(), first).dtype
-    made = copy.deepcopy(fresh) if own == first.dtype else copy.deepcopy(fresh).to(first.dtype)
-    refill(made, quantized._facts, quantized.parts.values(), first.device)
-    apart = outputs_apart(probe.run(made, x), output)
-    if apart > (0.0 if first.device.type == "cpu" else probe.CLOSE):
+    x = quantized.input.draw(rows)
+    came = dict(fresh.named_buffers()) | {k: v for part in quantized.parts.values() for k, v in part.parameters.items()}
+    with unchanged(model), torch.no_grad():
+        for name, buffer in model.named_buffers():  # original values: calls may have updated the buffers
+            if name in came and not came[name].is_meta:
+                buffer.copy_(came[name])
+        try:
+            wanted = probe.run(model, x)
+        except Exception as error:  # of any kind: it is the user's code
+            structure.refuse_memory(error)
+            log.info("%s: can't take a random input (%s), so nothing written is compared", type(model).__name__, error)
+            return None
+    output = probe.Output.of(model, wanted)
+    if kind is None:
+        most, own = 0.0 if first.device.type == "cpu" else probe.CLOSE, next(fresh.parameters(), first).dtype
+        made = copy.deepcopy(fresh) if own == first.dtype else copy.deepcopy(fresh).to(first.dtype)
+        refill(made, quantized._facts, quantized.parts.values(), first.device)
+        apart = outputs_apart(probe.run(made, x), wanted)
+    else:
+        try:
+            found = tensors(imports.load(READERS[kind])(quantized, directory, x))
+        except Exception as error:  # of any kind: from the tool or the model's own code
+            raise InputError(f"export {kind}: the written files can't be run: {error}") from error
+        fewer = [one[: len(other)] for one, other in zip(tensors(wanted), found, strict=False)]  # for a fixed batch
+        apart, most = outputs_apart(found[: len(fewer)], fewer), probe.tolerance(output.machine, bool(quantized.sites))
+    if apart > most:
         raise InputError(
-            f"{type(model).__name__}: load would return another network, by {apart:.2g} of the largest output: the "
-            "model was changed after it was quantized, or keeps numbers outside its parameters and buffers"
+            f"{type(model).__name__}: {kind or 'load'} would compute something else, by {apart:.2g} of the largest "
+            "output: the model was changed after it was quantized, keeps numbers outside its parameters and buffers, "
+            "or computes otherwise than the class that is read"
         )
-    return probe.Output.of(model, output)
+    return output
 
 
 @torch.no_grad()
-def refill(model: nn.Module, facts: Facts, parts: Collection[codes.Part], device: torch.device) -> None:
-    """Turn an original model, with or without values, into the network of stored parts, in place; types stay."""
+def refill(
+    model: nn.Module, facts: Facts, parts: Collection[codes.Part], device: torch.device, source: str = "the network"
+) -> None:
+    """Turn an original model into the network of stored parts, in place.
+
+    Args:
+        model: model with or without values, of any floating types, which stay.
+        facts: facts about the network.
+        parts: all stored parts.
+        device: target device.
+        source: name of the parts' source, for messages.
+    """
     separate_projections(model.eval())
     fold_bn.restructure(model, facts.folded)
     prepare(model, [step for step in facts.recipe.preprocess if step in STRUCTURAL], statistics={})
-    names, keys = (
-        {module: name for name, module in model.named_modules()},
-        {key for part in parts for key in part.quantized},
-    )
-    possible = [Site(module, where) for module in names for where in ("input", "output")]
-    sites = tuple(site for site in possible if codes.site_key(names, site) in keys)
-    codes.fill(parts, model, [Block("network", model, sites)], device, None)
+    whole = _whole(model, {key for part in parts for key in part.quantized})
+    codes.fill(parts, model, [whole], device, None, source)
     model.to(device)
 
 
 def read_saved(directory: Path) -> Saved:
     """Return the facts and the record from a directory written by ``save``."""
-    return validate(Saved, artifacts.read_manifest(directory) | artifacts.read_json(directory / RECORD), str(directory))
+    content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
+    return validate(Saved, content, str(directory))
 
 
 @torch.no_grad()
@@ -267,7 +318,7 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     model = merged(model)
     fresh, where = probe.outline(model), torch.empty(0, device=device).device
     parts = {path.name: codes.read(path) for path in codes.files(directory)}
-    refill(model, saved, parts.values(), where)
+    refill(model, saved, parts.values(), where, str(directory))
     if check and saved.input and saved.output:
         given = probe.Output.of(model, probe.run(model, saved.input.draw()))
         if far := saved.output.apart(given, bool(saved.recipe.a_bits)):
@@ -286,17 +337,22 @@ def merged(model: nn.Module) -> nn.Module:
 
 def _saved(directory: Path) -> bool:
     """Whether a directory holds exactly the unchanged files of a saved network."""
+    names, edited = {path.name for path in directory.iterdir()}, False
     try:
-        manifest, record = artifacts.read_manifest(directory), artifacts.read_json(directory / RECORD)
-        same = "folded" in manifest and artifacts.sha256(directory / card.FILE) == record["card"]
+        manifest = artifacts.read_manifest(directory)
+        if card.FILE in names:
+            edited = artifacts.sha256(directory / card.FILE) != artifacts.read_json(directory / RECORD)["card"]
     except (InputError, OSError, KeyError, TypeError):
         return False
-    return same and {path.name for path in directory.iterdir()} <= {
-        *manifest["files"],
-        "manifest.json",
-        RECORD,
-        card.FILE,
-    }
+    known = {*manifest["files"], "manifest.json", RECORD, card.FILE}
+    return "folded" in manifest and not edited and names <= known
+
+
+def _whole(model: nn.Module, quantized: Set[str]) -> Block:
+    """Return a model as one block with its sites from the stored network."""
+    names = {module: name for name, module in model.named_modules()}
+    possible = [Site(module, where) for module in names for where in ("input", "output")]
+    return Block("network", model, tuple(site for site in possible if codes.site_key(names, site) in quantized))
 
 
 def write_record(
@@ -320,9 +376,14 @@ def write_record(
 
 
 def write_state_dict(quantized: Quantized, directory: Path) -> None:
-    """Write a state dict of dequantized weights, in the model's types, in safetensors; read one part at a time.
+    """Write a state dict of dequantized weights in safetensors.
 
     Batch norms are folded, and PyTorch's attention has a layer for each projection.
+
+    Args:
+        quantized: network whose parts are read one at a time; its model, with or without values, has the types of
+            the written tensors.
+        directory: directory of the files.
     """
     writer, owners = Writer(directory), untied(quantized.model)
     for part in quantized.parts.values():

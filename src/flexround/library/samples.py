@@ -61,14 +61,21 @@ def _inputs(batch: Any, where: str) -> Inputs:
     except ValueError as error:
         raise InputError(f"{where}: no tensor of tokens ({error}); pad rows to one length: padding=True") from error
     tokens = _tokens(ids, where, torch.as_tensor(batch[TYPES]) if TYPES in batch else None)
-    if MASK not in batch:
-        return Inputs(tokens)
-    real = torch.as_tensor(batch[MASK]).cpu().bool()
+    return Inputs(tokens, _real(torch.as_tensor(batch[MASK]).cpu(), where) if MASK in batch else None)
+
+
+def _real(mask: Tensor, where: str) -> Tensor:
+    """Return the real tokens, bool (N, T), from a mask of 1 and 0, or from a mask added to logits, 0 and less.
+
+    Raises:
+        InputError: a row has no real token, or padding before a real token.
+    """
+    real = mask == 0 if mask.is_floating_point() and (mask < 0).any() else mask.bool()
     if not real.any(-1).all():
         raise InputError(f"{where}: {MASK} leaves a row without a token; 1 stands for a real token, 0 for padding")
     if (real[:, 1:] & ~real[:, :-1]).any():
         raise InputError(f"{where}: padding comes before a real token; pad at the end: positions count from there")
-    return Inputs(tokens, real)
+    return real
 
 
 def _tokens(ids: Tensor, where: str, types: Tensor | None = None) -> Tensor:

@@ -24,10 +24,12 @@ OWN = "own"  # name of a recipe given as an object
 
 
 class Family(NamedTuple):
-    """An architecture that the suite knows: the run in ``paper`` and ``short`` that has its default hyper-parameters.
+    """An architecture that the suite knows.
 
-    ``blocks`` is ``package.module:function(model) -> list[Block]``, None for a cut by structure; ``equalization`` is
-    likewise the function that returns equalization groups.
+    Attributes:
+        task, checkpoint: names in the scales ``paper`` and ``short``, whose hyper-parameters are the defaults.
+        blocks: ``package.module:function(model) -> list[Block]``; None for a cut by structure.
+        equalization: likewise the function that returns equalization groups, if needed.
     """
 
     task: str
@@ -47,12 +49,18 @@ KNOWN = {  # module and class, or for transformers the beginning of the class's 
         "flexround.models.mobilenetv2:blocks",
         "flexround.models.mobilenetv2:equalization_groups",
     ),
+    "transformers.models.bert.modeling_bert:": Family(
+        "glue-mnli", "bert-base", "flexround.models.transformer:bert_blocks"
+    ),
+    "transformers.models.gpt_neo.modeling_gpt_neo:": Family(
+        "wikitext2", "gpt-neo-125m", "flexround.models.transformer:gpt_neo_blocks"
+    ),
+    "transformers.models.opt.modeling_opt:": Family("wikitext2", "opt-125m", "flexround.models.transformer:opt_blocks"),
+    "transformers.models.gpt2.modeling_gpt2:": Family(
+        "webnlg", "gpt2-medium", "flexround.models.transformer:gpt2_blocks"
+    ),
+    "transformers.models.llama.modeling_llama:": TOKENS._replace(blocks="flexround.models.transformer:llama_blocks"),
 }
-TEXTS = {"bert": ("glue-mnli", "bert-base"), "gpt2": ("webnlg", "gpt2-medium"), "llama": ("commonsense", "llama-7b")}
-TEXTS |= {"opt": ("wikitext2", "opt-125m"), "gpt_neo": ("wikitext2", "gpt-neo-125m")}
-for _kind, (_task, _checkpoint) in TEXTS.items():
-    _blocks = f"flexround.models.transformer:{_kind}_blocks"
-    KNOWN[f"transformers.models.{_kind}.modeling_{_kind}:"] = Family(_task, _checkpoint, _blocks)
 
 
 def family(model: nn.Module, x: Tensor) -> Family:
@@ -73,7 +81,6 @@ def unfit(recipe: Recipe, hyper: Hyper) -> dict[str, str]:
     Limits that depend on the network (the width of single layers, their classes) are checked during writing.
     """
     bits, inputs = recipe.w_bits, recipe.a_bits
-    ends = {hyper.stem_output_bits, hyper.head_input_bits} - {"low", BYTE}
     rules = [  # format, whether it can't hold the network, reason
         ("compressed-tensors", bits not in (4, BYTE), f"weights of {bits} bit; it packs 4 and 8"),
         (
@@ -96,18 +103,24 @@ def unfit(recipe: Recipe, hyper: Hyper) -> dict[str, str]:
             inputs and (inputs != BYTE or hyper.a_granularity != "tensor"),
             f"activations of {inputs} bit per {hyper.a_granularity}; its nodes for them have 8 bit per tensor",
         ),
-        *((kind, inputs and ends, f"activations of {ends} bit") for kind in ("compressed-tensors", "onnx")),
         ("onnx", hyper.w_granularity == "group", "weights in groups; its nodes have a step for a channel or for all"),
         ("torch", inputs, "a state dict has no place for quantized activations; use save, or onnx"),
     ]
     return {kind: reason for kind, broken, reason in reversed(rules) if broken}  # the first reason counts
 
 
-_shipped = functools.cache(load_params)
+@functools.cache
+def _shipped(scale: str) -> Params:
+    """Return the settings of a scale in ``params/``."""
+    return load_params(scale)
 
 
 def params(scale: str) -> Params:
-    """Return the settings of a scale; a user's file is read again, because it may have changed."""
+    """Return the settings of a scale; a user's file is read again, because it may have changed.
+
+    Raises:
+        SettingsError: the scale is unknown, or its files have errors (all are listed).
+    """
     return load_params(scale) if is_path(scale) else _shipped(scale)
 
 
@@ -138,7 +151,8 @@ def resolve(
 
     Args:
         params: settings of the scale, which has the family's network.
-        name, given: the recipe.
+        name: name of the recipe.
+        given: the recipe.
         family: family of the network.
         samples: number of samples.
         device: device of the computation.

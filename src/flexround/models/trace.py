@@ -7,7 +7,7 @@ activation after a module, whatever the names of their classes and the order of 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -124,6 +124,7 @@ class Trace(TorchDispatchMode):
         operations: operations that depend on the input, in order.
         calls: calls of watched modules, in the order of their returns.
         returned: numbers of the values that the network returns.
+        weights: numbers of the weights that count as values from the start, in their order.
     """
 
     def __init__(self) -> None:
@@ -131,6 +132,7 @@ class Trace(TorchDispatchMode):
         self.operations: list[Operation] = []
         self.calls: list[ModuleCall] = []
         self.returned: set[int] = set()
+        self.weights: list[int] = []
         self.inside: list[nn.Module] = []
         self._numbers: dict[int, int] = {}  # a tensor's number by its identity
         self._alive: list[Tensor] = []  # so that identities stay unique
@@ -162,6 +164,11 @@ class Trace(TorchDispatchMode):
         """Return the number of a tensor's value, or None."""
         return self._numbers.get(id(tensor)) if isinstance(tensor, Tensor) else None
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether an operation reads one of the ``weights``."""
+        return any(not operation.reads.isdisjoint(self.weights) for operation in self.operations)
+
     def forget(self) -> None:
         """Free the tensors of the pass, after the last look-up of their numbers."""
         self._alive.clear()
@@ -174,18 +181,17 @@ class Trace(TorchDispatchMode):
         read.append(tensor)
         return Value(number)
 
-    def reaches(self, value: int, known: int) -> bool:
-        """Whether a value depends on the network's input other than through ``known``."""
+    def roots(self, value: int, known: int) -> set[int]:
+        """Return the numbers of the input and weights from which a value is computed, other than through ``known``."""
         makers = {number: operation for operation in self.operations for number in operation.writes}
-        waiting, seen = [value], {known}
+        waiting, seen, found = [value], {known}, set[int]()
         while waiting:
             number = waiting.pop()
             if number not in seen:
-                if number not in makers:
-                    return True
                 seen.add(number)
-                waiting += makers[number].reads
-        return False
+                waiting += makers[number].reads if number in makers else []
+                found |= set() if number in makers else {number}
+        return found
 
     def elementwise_after(self, value: int) -> Callable[[Tensor], Tensor] | None:
         """Return the elementwise function that the network applies to a value before any other use.
@@ -221,8 +227,11 @@ def _run(value: int, operations: Sequence[Operation], x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module]) -> Trace:
-    """Run a model in evaluation mode on ``x`` (N, ...); return its operations and the calls of watched modules."""
+def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module], weights: Iterable[Tensor] = ()) -> Trace:
+    """Run a model in evaluation mode on ``x`` (N, ...); return its operations and the calls of watched modules.
+
+    Operations on ``weights`` alone also count as part of the pass.
+    """
     trace, reads = Trace(), list[int | None]()
 
     def enter(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -240,6 +249,7 @@ def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module]) -> Trace:
                 hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
         with trace:
             trace.number(x)
+            trace.weights = [trace.number(tensor) for tensor in weights]
             output = model(x)
     trace.returned = {value for leaf in tensors(output) if (value := trace.value(leaf)) is not None}
     trace.forget()
