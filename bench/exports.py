@@ -1,7 +1,6 @@
 """Compare exported networks with ours: accuracy or perplexity, size, speed; figures in bench/RESULTS.md.
 
-The current directory needs the checkpoints and data of the scale real (`make results/real1.csv`, `real3`) and of
-mini's table 4.
+The current directory needs the checkpoints and data of the scale real (`make results/real1.csv`, `real3`).
 """
 
 import time
@@ -25,24 +24,17 @@ from flexround.tasks import protocol
 ITERS = 200
 
 
-def load(task: str, checkpoint: str, scale: str = "real") -> tuple[Any, nn.Module, Path, Path]:
-    """Return a task of a scale, its full-precision network, and the directories of its data and of the network."""
-    params, root = load_params(scale), Path("results", scale)
+def load(task: str, checkpoint: str) -> tuple[Any, nn.Module, Path, Path]:
+    """Return a task of the scale real, its full-precision network, and the directories of its data and network."""
+    params, root = load_params("real"), Path("results/real")
     network, built = root / "checkpoints" / task / checkpoint, protocol.build(params.scale.tasks[task])
     return built, full_precision(params.checkpoint(checkpoint), built.head, network), root / "data" / task, network
 
 
 class Session(nn.Module):
-    """An ONNX file in onnxruntime, used as a network; ``shown`` describes its size and its integer operations.
+    """An ONNX file in onnxruntime, used as a network; ``shown`` describes its size and its integer convolutions."""
 
-    Args:
-        file: the ONNX file.
-        integers: the integer operation to count.
-        floats: the same operations in floating point.
-        config: configuration of a transformers classifier, whose kind of output is then returned.
-    """
-
-    def __init__(self, file: Path, integers: str, floats: tuple[str, ...], config: Any = None) -> None:
+    def __init__(self, file: Path) -> None:
         super().__init__()
         optimized, options = file.with_name("optimized.onnx"), onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -50,14 +42,12 @@ class Session(nn.Module):
         options.optimized_model_filepath = str(optimized)
         self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         kinds = Counter(node.op_type for node in onnx.load(optimized).graph.node)
-        total, self.config = kinds[integers] + sum(kinds[name] for name in floats), config
-        self.shown = f"{file.stat().st_size / 1e6:.2f} MB, {kinds[integers]} of {total} operations in integers"
+        total = sum(kinds[name] for name in ("QLinearConv", "Conv", "FusedConv"))
+        self.shown = f"{file.stat().st_size / 1e6:.2f} MB, {kinds['QLinearConv']} of {total} convolutions in integers"
 
-    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
-        """Return the file's output for inputs (N, ...), or for token ids, types and masks, int64 (N, T) each."""
-        given = named or {self.session.get_inputs()[0].name: inputs[0]}
-        logits = torch.from_numpy(self.session.run(None, {name: value.numpy() for name, value in given.items()})[0])
-        return transformers.modeling_outputs.SequenceClassifierOutput(logits=logits) if self.config else logits
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the file's output for images (N, 3, S, S)."""
+        return torch.from_numpy(self.session.run(None, {self.session.get_inputs()[0].name: x.numpy()})[0])
 
 
 @torch.no_grad()
@@ -74,7 +64,7 @@ def images(checkpoint: str) -> None:
         options = {"dynamo": True, "verbose": False, "external_data": False, "dynamic_shapes": free}
         torch.onnx.export(model.eval(), (shown[:2],), plain, **options)
         files = {"float32 in onnxruntime": plain, "W8A8 in onnxruntime": path}
-        cases = {name: Session(file, "QLinearConv", ("Conv", "FusedConv")) for name, file in files.items()}
+        cases = {name: Session(file) for name, file in files.items()}
     for name, run in (cases | {"W8A8 simulated here": quantized}).items():
         start = time.perf_counter()
         found = torch.cat([run(part).argmax(-1) for part in shown.split(100)])
@@ -102,30 +92,8 @@ def language() -> None:
         print(f"stories260K {recipe}: perplexity {here:.5f} ours, {there:.5f} transformers; {size:.3f} MB")
 
 
-@torch.no_grad()
-def sentences(name: str) -> None:
-    """Compare mini's BERT-base with its ONNX file on a task of GLUE."""
-    task, model, data, network = load(name, "bert-base", "mini")
-    drawn = task.inputs(task.calibration(data, 256, 0), network)
-    mask = torch.ones_like(drawn.x[:, 0]) if drawn.mask is None else drawn.mask.long()
-    rows = {"input_ids": drawn.x[:, 0], "token_type_ids": drawn.x[:, 1], "attention_mask": mask}
-    quantized = flexround.quantize(model, rows, "q-flexround-w8a8", iters=ITERS, batch=32, lr=1e-2, progress=False)
-    with TemporaryDirectory() as scratch:
-        few = {key: value[:2] for key, value in rows.items()}
-        path = quantized.export("onnx", f"{scratch}/onnx", few) / "model.onnx"
-        floats = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm")
-        theirs = Session(path, "MatMulIntegerToFloat", floats, model.config)
-    for case, each in {"float32": model, "W8A8, ours": quantized.model, "W8A8, onnxruntime": theirs}.items():
-        start = time.perf_counter()
-        metrics = task.evaluate(each, data, torch.device("cpu"), 50, network, "validation").metrics
-        print(f"{name} {case}: {metrics}, {time.perf_counter() - start:.1f} s", flush=True)
-    print(f"{name}: {theirs.shown}")
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     images("resnet20")
     images("resnet56")
     language()
-    sentences("glue-mrpc")
-    sentences("glue-rte")

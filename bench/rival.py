@@ -6,7 +6,6 @@ MODEL is a transformers directory, or a GGUF file such as SmolLM2's from the sca
 200 kB. PYTHON is the interpreter of an environment with auto-round. The work: the first layers, W4 asymmetric in groups
 of 64, rows of 256 tokens, batches of 2. Each measurement is a process with one thread; ours and auto-round alternate.
 Figures cover the call, without loading and imports of torch. The perplexity is for the whole model.
-The method `arithmetic` runs GPTQ's arithmetic on random inputs: moments, inverses, columns. `pass` is one forward pass.
 """
 
 import argparse
@@ -20,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +83,6 @@ def theirs(model: nn.Module, ids: Tensor, tokenizer: Any) -> nn.Module:
     return rounded.quantize()[0]
 
 
-@torch.no_grad()
-def alone(model: Any, method: str, ids: Tensor, _: argparse.Namespace) -> nn.Module:
-    """Run GPTQ's arithmetic, or one forward pass without the head."""
-    if method == "pass":
-        deque(map(model.model, ids.split(2)), maxlen=0)
-        return model
-    gptq = importlib.import_module("flexround.quant.gptq")
-    for layer in model.model.layers:
-        inputs = {size: torch.randn(1, 2 * LENGTH, size) for size in layer.mlp.up_proj.weight.shape}
-        for readers in (["q_proj", "k_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"], ["down_proj"]):
-            weights = [module.weight for name, module in layer.named_modules() if name.split(".")[-1] in readers]
-            moments = gptq.second_moments(inputs[weights[0].shape[1]] for _ in ids.split(2))
-            for weight in weights:
-                step = weight.abs().amax().double().expand(1, 1, 1) / 8
-                gptq.eliminated(weight[None].double(), moments, step, -8 + 0 * step, 7 + 0 * step, 0.01, False)
-    return model
-
-
 def child(options: argparse.Namespace) -> dict[str, float]:
     """Measure one method in this process."""
     torch.set_num_threads(1)
@@ -114,8 +94,7 @@ def child(options: argparse.Namespace) -> dict[str, float]:
     if options.child == "auto-round":
         made = theirs(model, calibration, tokenizer)
     else:
-        work = alone if options.child in ("arithmetic", "pass") else ours
-        made = work(model, options.child, calibration, options)
+        made = ours(model, options.child, calibration, options)
     cpu, wall = sum(os.times()[:4]) - cpu, time.perf_counter() - wall
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
     return {"cpu": cpu, "wall": wall, "peak": peak, "perplexity": perplexity(options.model, made, held)}

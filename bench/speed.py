@@ -1,8 +1,7 @@
-"""Measure the time of an iteration beside plain PyTorch, of the step search, and of a job's start.
+"""Measure the time of an iteration beside plain PyTorch, of the step search, and of fake quantization.
 
     python bench/speed.py                          # iterations; --rounding adaround: the arithmetic of BRECQ and QDrop
     python bench/speed.py search
-    python bench/speed.py start
     python bench/speed.py kernels --threads 1    # fake quantization of activations beside copying them
 
 Iterations use batch 32 for all units of real torchvision networks at 64 px and one layer of BERT-base at 128 tokens.
@@ -16,25 +15,15 @@ of plain, the rates, and the peak memory.
 
 import argparse
 import copy
-import json
-import os
-import resource
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from exhaustive_search import exhaustive
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from flexround import imports
-from flexround.jobs import resolve, worker
-from flexround.jobs.jobfile import QUANTIZED, Code
 from flexround.machine import memory, precision
 from flexround.models import mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
@@ -44,7 +33,7 @@ from flexround.quant.activation import Kept
 from flexround.quant.functions import StepQuantize
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
-from flexround.quant.search import initial_grid, mean_error
+from flexround.quant.search import initial_grid
 from flexround.reconstruct.cache import Batches, Store
 from flexround.reconstruct.engine import wait
 from flexround.reconstruct.optimise import ReconstructionError
@@ -236,18 +225,15 @@ def iterations(given: argparse.Namespace) -> None:
 
 
 def search(device: torch.device) -> None:
-    """Print seconds and error of the step search for a million weights, then seconds for a LLaMA-7B layer."""
+    """Print seconds of the step search for a million weights and for a LLaMA-7B layer."""
     x = (torch.randn(1_000_000, generator=torch.Generator().manual_seed(0)) + 0.3).to(device)
     initial_grid(x, Scheme(8))  # the first call loads libraries
-    small = x[:20_000]
     for bits in (8, 4, 3, 2):
         scheme, start = Scheme(bits, symmetric=False), time.perf_counter()
         initial_grid(x, scheme)
         wait(device)
         seconds = time.perf_counter() - start
-        fast = mean_error(small, initial_grid(small, scheme), None, 2.4).item()
-        oracle = exhaustive(small[None].cpu(), bits, symmetric=False, p=2.4)[1].item()
-        print(f"{bits} bit: {seconds:.3f} s for 1 M weights; error {fast / oracle:.4f} x the oracle's (20 k)")
+        print(f"{bits} bit: {seconds:.3f} s for 1 M weights")
     layer = 4 * [(4096, 4096)] + 2 * [(11008, 4096)] + [(4096, 11008)]
     weights = [0.02 * torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device) for shape in layer]
     start = time.perf_counter()
@@ -271,58 +257,10 @@ def kernels(shape: tuple[int, ...], repeats: int) -> None:
     print(f"{shape}: native {native:.2f} ms = {native / copied:.2f} x copying twice ({copied:.2f}); plain {plain:.2f}")
 
 
-PRELOADED = {
-    "images": "flexround.mini.digits, flexround.mini.models, flexround.models.resnet",
-    "texts": "flexround.tasks.glue, flexround.tasks.commonsense, flexround.models.transformer",
-}
-STAGE = """
-import json, os, time
-import flexround.stages.evaluate, flexround.stages.reconstruct, {modules}
-def run(arguments):
-    print(json.dumps([time.time() - float(os.environ["BEGUN"]), time.process_time()]))
-"""
-
-
-def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float, float]:
-    """Return wall seconds and CPU seconds (client and job) of the fastest of several starts."""
-    found = []
-    for _ in range(repeats):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        begun = os.environ | environment | {"BEGUN": repr(time.time())}
-        command = [sys.executable, "-m", "flexround.jobs", f"probe.{kind}", f"{os.environ['PLACE']}/{kind}.json"]
-        done = subprocess.run(command, env=begun, capture_output=True, text=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        wall, cpu = json.loads(done.stdout)
-        found.append((wall, client if environment else client + cpu))  # without worker, client and job are one process
-    return min(found)
-
-
-def start(repeats: int) -> None:
-    """Print seconds from a job's command to the first line of its stage, with and without the warm worker."""
-    with tempfile.TemporaryDirectory() as directory:
-        sys.path.append(directory)
-        for kind, modules in PRELOADED.items():
-            stage = Path(directory, "probe", f"{kind}.py")
-            stage.parent.mkdir(exist_ok=True)
-            stage.write_text(STAGE.format(modules=modules))
-            planned = resolve.planned_code(Code(rooms=QUANTIZED, modules=[f"probe.{kind}:run"]))
-            Path(directory, f"{kind}.json").write_text(json.dumps({"code": planned.model_dump(mode="json")}))
-        os.environ["PLACE"] = directory
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
-        worker.start()
-        while not Path(os.environ[worker.SOCKET]).exists():  # until all imports are done
-            time.sleep(0.1)
-        for kind in PRELOADED:
-            for name, environment in (("warm", {}), ("alone", {"FLEXROUND_WORKERS": "0"})):
-                wall, cpu = starts(kind, environment, repeats)
-                print(f"{kind}, {name}: {wall:.2f} s, {cpu:.2f} CPU s")
-
-
 def main() -> None:
     """Run the measurement that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="iterations", choices=["iterations", "search", "start", "kernels"])
+    parser.add_argument("what", nargs="?", default="iterations", choices=["iterations", "search", "kernels"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rounding", default="flexround", help="of params/recipes.yaml, or MODULE:CLASS")
@@ -341,7 +279,6 @@ def main() -> None:
         {
             "iterations": lambda: iterations(given),
             "search": lambda: search(torch.device(given.device)),
-            "start": lambda: start(given.repeats),
             "kernels": lambda: [kernels(shape, given.repeats) for shape in SHAPES],
         }[given.what]()
 

@@ -1,7 +1,5 @@
 """Networks of one's own that the suite doesn't know, and a small LLaMA."""
 
-import dataclasses
-
 import tiny
 import torch
 import torch.nn.functional as F
@@ -92,48 +90,6 @@ class Attends(nn.Module):
     def forward(self, x):
         x = self.first(x)
         return self.last(x + self.attention(x, x, x)[0])
-
-
-@dataclasses.dataclass
-class Found:
-    """What a network may give in the place of a tensor."""
-
-    scores: torch.Tensor
-
-
-OUTPUTS = {  # of a tensor: another output that holds it
-    "tensor": lambda y: y,
-    "dict": lambda y: {"out": y},
-    "tuple": lambda y: (y, y.mean()),
-    "list": lambda y: [y],
-    "dataclass": Found,
-}
-
-
-class Gives(nn.Module):
-    """Gives what its last layer gave in an output of any kind."""
-
-    def __init__(self, output):
-        super().__init__()
-        self.output = OUTPUTS[output]
-        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.output(self.head(self.features(x).mean((2, 3))))
-
-    def features(self, x):
-        return F.relu(self.norm(self.conv(x)))
-
-
-class Again(Gives):
-    """Its layers are registered twice, as networks that cut others into stages do."""
-
-    def __init__(self, output):
-        super().__init__(output)
-        self.first = nn.Sequential(self.conv, self.norm)
-
-    def features(self, x):
-        return F.relu(self.first(x))
 
 
 def made(kind):

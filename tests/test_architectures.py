@@ -13,7 +13,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.library import auto_blocks
 from flexround.library.block_check import CLOSE, check
 from flexround.models import blocks as protocol
-from flexround.models import structure, trace, transformer
+from flexround.models import structure, transformer
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
 from flexround.models.tensors import apart
 from flexround.tasks.protocol import Inputs
@@ -23,26 +23,14 @@ SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 SIZES |= {"intermediate_size": 48, "max_position_embeddings": 64}
 GROUPS = SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}
 HEADS = GROUPS | {"head_dim": 8}
-PATCHES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-PATCHES |= {"image_size": 32, "patch_size": 8}
 SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
 KINDS = {  # sizes of a small model, and how many blocks it is cut into
     "Qwen3ForCausalLM": (HEADS, 2),
-    "MistralForCausalLM": (GROUPS | {"sliding_window": 4}, 2),
     "Gemma2ForCausalLM": (HEADS | {"sliding_window": 4}, 2),
-    "Phi3ForCausalLM": (GROUPS, 2),
-    "SmolLM3ForCausalLM": (GROUPS, 2),
-    "GPTNeoXForCausalLM": (SIZES, 2),
     "BloomForCausalLM": ({"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}, 2),  # its mask has rows
     "RobertaForSequenceClassification": (SIZES | {"max_position_embeddings": 70}, 2),
-    "DistilBertForSequenceClassification": (
-        {"vocab_size": 64, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
-        2,
-    ),
-    "ElectraForSequenceClassification": (SIZES | {"embedding_size": 16}, 2),
     "DebertaV2ForSequenceClassification": (SIZES, 2),  # its layers give attention weights, too
     "ModernBertForSequenceClassification": (SIZES | {"pad_token_id": 0}, 2),
-    "ViTForImageClassification": (PATCHES, 4),
     "SwinForImageClassification": (SWIN, 4),
 }
 
@@ -95,13 +83,8 @@ def test_a_scale_file_names_any_model_type():
     assert type(model).__name__ == "Qwen3ForCausalLM"
     assert len(structure.blocks(model)) == 2
     assert transformer.auto("classification", "modernbert", labels=3, **SIZES, pad_token_id=0).config.num_labels == 3
-    for wrong, message in (
-        ({"model_type": "qwen33"}, "model_type 'qwen33' \\(did you mean 'qwen3'"),
-        ({"model_type": "qwen3", "hiden_size": 4}, "argument 'hiden_size' \\(did you mean 'hidden_size'"),
-        ({"model_type": "vit"}, "head 'causal-lm'"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            transformer.auto("causal-lm", **wrong)
+    with pytest.raises(SettingsError, match="argument 'hiden_size' \\(did you mean 'hidden_size'"):
+        transformer.auto("causal-lm", "qwen3", hiden_size=4)
 
 
 class Wrapped(nn.Module):
@@ -122,45 +105,6 @@ def test_a_wrapper_of_a_decoder_is_cut_as_the_decoder_is():
     assert [record["block"] for record in found.report] == ["layers.0", "layers.1"]
 
 
-def test_too_little_memory_for_a_layer_is_no_other_cut(monkeypatch):
-    def reached(*_):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
-
-    monkeypatch.setattr(structure._Calls, "_reached", reached)
-    with pytest.raises(InputError, match=r"Qwen2ForCausalLM, compared with its blocks: the host's memory is too small"):
-        flexround.quantize(build("Qwen2ForCausalLM", GROUPS), padded()["input_ids"], "b-rtn-w4", **FEW)
-
-
-@pytest.mark.filterwarnings("ignore:in floating point")
-class Modulated(nn.Module):
-    """A stack whose layers are called with several positional arguments of one shape."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.layers = nn.Embedding(64, 8), nn.ModuleList(Scaled(8, 8) for _ in range(3))
-
-    def forward(self, input_ids=None, inputs_embeds=None):
-        x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
-        scale, shift = torch.full_like(x, 0.5), torch.ones_like(x)
-        for layer in self.layers:
-            x = layer(x, scale, shift, power=2)
-        return x
-
-
-class Scaled(nn.Linear):
-    def forward(self, x, scale, shift, power):
-        return super().forward(x).tanh() * scale**power + shift
-
-
-def test_a_layer_is_called_again_with_its_arguments_in_order():
-    model, ids = Modulated().eval(), padded()["input_ids"]
-    tokens = torch.stack([ids, torch.zeros_like(ids)], 1)
-    with torch.no_grad():
-        assert torch.equal(protocol.run(structure.blocks(model), tokens), model(ids))
-    assert trace.with_first((1, 2, 3, 4), {"a": 5, "b": 6}, 0) == ((0, 2, 3, 4), {"a": 5, "b": 6})
-    assert trace.with_first((), {"a": 5, "b": 6}, 0) == ((), {"a": 0, "b": 6})
-
-
 def test_a_layer_that_a_transformer_runs_again_is_no_block():
     model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})
     ids = padded()["input_ids"]
@@ -170,28 +114,6 @@ def test_a_layer_that_a_transformer_runs_again_is_no_block():
     assert [record["block"] for record in found.report] == ["albert.encoder", "albert.pooler"]
     with pytest.raises(InputError, match=r"cut into albert\.encoder, albert\.pooler it computes something else"):
         flexround.quantize(model, padded(), "b-rtn-w4", **FEW)
-
-
-class Again(nn.Module):
-    """Its list has one layer three times."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers, self.head = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh())] * 3), nn.Linear(8, 4)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-def test_a_layer_listed_several_times_is_part_of_one_block():
-    blocks = auto_blocks.automatic(Again().eval(), torch.randn(4, 8))
-    assert [block.name for block in blocks] == ["network"]
-    with pytest.raises(InputError, match=r"Again: runs its block layers twice"):
-        flexround.quantize(
-            Again(), torch.randn(4, 8), "b-rtn-w4", blocks=lambda model: [flexround.Block("layers", model.layers[0])]
-        )
 
 
 class SequenceFirst(nn.Module):
@@ -208,32 +130,13 @@ class SequenceFirst(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:SequenceFirst is one block")
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("length", [1, 2, 4, 6])
+@pytest.mark.parametrize("length", [1, 2, 6])
 def test_samples_outside_the_first_dimension_stay_inside_a_block(length):
     model, x = SequenceFirst().eval(), torch.randn(8, length, 8)
     found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW | {"batch": 4})
     assert [record["block"] for record in found.report] == ["network"]
-    message = f"of {2 if length == 1 else 1} samples its block encoder reads {length} rows"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="a block needs the samples in the first dimension"):
         flexround.quantize(model, x, "b-rtn-w4", blocks=["first", "encoder", "last"], **FEW)
-
-
-class PassesOn(transformers.BertForSequenceClassification):
-    def forward(self, *arguments, **keywords):
-        return super().forward(*arguments, **keywords)
-
-
-@pytest.mark.filterwarnings("ignore:in floating point")
-def test_a_decoder_of_bert_s_with_padding_is_cut_by_structure(caplog):
-    caplog.set_level("INFO")
-    config = transformers.BertConfig(**SIZES, initializer_range=0.5, num_labels=2)
-    flexround.quantize(PassesOn(config).eval(), padded(), "b-rtn-w4", **FEW)
-    assert "is not cut as" not in caplog.text
-    config.is_decoder = True
-    model = transformers.BertLMHeadModel(config).eval()
-    found = flexround.quantize(model, padded(), flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
-    assert "BertLMHeadModel: is not cut as its architecture is" in caplog.text
-    assert [record["block"] for record in found.report] == ["layer.0", "layer.1"]
 
 
 def test_layers_that_read_more_are_refused_with_padding():
@@ -244,16 +147,15 @@ def test_layers_that_read_more_are_refused_with_padding():
 
 def test_parallel_branches_are_one_block():
     model = torchvision.models.googlenet(num_classes=10, aux_logits=False, init_weights=False).eval()
-    found = flexround.quantize(model, torch.randn(2, 3, 32, 32), "b-rtn-w4", **FEW)
+    found = flexround.quantize(model, torch.randn(2, 3, 32, 32), "b-rtn-w4", **FEW)  # faint
     assert sum(record["block"].startswith("inception") for record in found.report) == 9
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0"])
 @torch.no_grad()
-def test_a_shortcut_added_in_place_stays_inside_its_block(name):
+def test_a_shortcut_added_in_place_stays_inside_its_block():
     """The network writes on what a part gave (``result += input``), which hid that it reads something earlier."""
     torch.manual_seed(0)
-    model = getattr(torchvision.models, name)(num_classes=10).eval()
+    model = torchvision.models.mobilenet_v3_small(num_classes=10).eval()
     x = torch.randn(4, 3, 32, 32)
     blocks = auto_blocks.automatic(model, x)
     names = {block.name for block in blocks}
@@ -297,14 +199,6 @@ def test_separate_projections_compute_pytorch_s_attention(kind, mask):
     assert (found[1] is None) == (wanted[1] is None) == (mask == "no weights")
     if wanted[1] is not None:
         torch.testing.assert_close(found[1], wanted[1])
-
-
-def test_an_attention_that_two_parents_hold_stays_one():
-    attention = nn.MultiheadAttention(8, 2, batch_first=True)
-    shared = nn.ModuleList([nn.ModuleDict({"a": attention, "b": attention}), nn.ModuleDict({"a": attention})])
-    separate_projections(shared)
-    assert isinstance(shared[0]["a"], SeparateAttention)
-    assert shared[0]["a"] is shared[0]["b"] is shared[1]["a"]
 
 
 def test_pytorch_s_own_encoder_has_its_projections_quantized():

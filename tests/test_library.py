@@ -1,42 +1,29 @@
 """FlexRound from Python, as its users call it: known networks, networks of one's own, saved, loaded, resumed."""
 
 import ast
-import contextlib
 import dataclasses
 import importlib
 import re
 import subprocess
 import sys
 import warnings
-from typing import NamedTuple
 
 import pytest
 import torch
 import torchvision
 import toy
-from own_networks import FEW, Across, Again, Pictures, Twice, Words, llama, made, pictures, words
+from own_networks import FEW, Across, Pictures, Twice, Words, llama, made, pictures, words
 from torch import nn
 
 import flexround
-from flexround.errors import InputError
 from flexround.library import auto_blocks
 from flexround.library.quantize import fingerprint as of_work
 from flexround.mini import models as mini
-from flexround.models.tensors import tensors
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct.state import MemoryState, State
 from flexround.settings.layout import ROOT
 
 PARTS = ["stem", "stage", "down", "head"]
-
-
-def test_no_linear_is_first_behind_a_first_layer_of_another_kind():
-    model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
-    with pytest.warns(UserWarning, match=r"in floating point: 0\.weight"):
-        quantized = flexround.quantize(model.eval(), torch.randn(8, 4, 8), "q-flexround-w4a4", **FEW)
-    bits = {name: (stored.grid.qmax - stored.grid.qmin).bit_length() for name, stored in quantized.codes().items()}
-    assert bits == {"3": 4, "5": 8}
-    assert quantized.sites == [("3", "input"), ("5", "input")]
 
 
 @pytest.mark.parametrize(
@@ -55,74 +42,6 @@ def test_the_cut_is_as_fine_as_the_network_allows(kind, x, names):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("output", ["tensor", "dict", "tuple"])
-def test_layers_that_are_registered_twice_are_folded_once(output):
-    model, x = made(lambda: Again(output)), pictures()
-    found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
-    (found, *_), (wanted, *_) = (tensors(each(x)) for each in (found, model))
-    assert (found - wanted).norm() < 0.05 * wanted.norm()
-
-
-class TiedGlue(Across):
-    """Between its parts it reads the weight of an earlier one."""
-
-    def forward(self, x):
-        x = torch.relu(self.b(torch.relu(self.a(x))))
-        return self.c(nn.functional.linear(x, self.a.weight.t()))
-
-
-def test_code_between_parts_reads_no_quantized_weight():
-    model, x = made(TiedGlue), torch.randn(8, 4)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert [block.name for block in auto_blocks.automatic(model, x)] == ["network"]
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    with pytest.raises(InputError, match="c reads more than the output of b"):
-        flexround.quantize(model, x, "b-rtn-w4", blocks=["a", "b", "c"], **FEW)
-
-
-class Named(NamedTuple):
-    """What a part of a network may return."""
-
-    hidden: torch.Tensor
-    given: torch.Tensor
-
-
-class Part(nn.Linear):
-    """Returns a named tuple."""
-
-    def forward(self, x):
-        return Named(super().forward(x), x)
-
-
-class Scalars(nn.Linear):
-    """Returns one number for each sample."""
-
-    def forward(self, x):
-        return super().forward(x).squeeze(-1)
-
-
-class Unusual(nn.Module):
-    """Has both, and refuses what is not finite."""
-
-    def __init__(self):
-        super().__init__()
-        self.part, self.last = Part(4, 4), Scalars(4, 1)
-
-    def forward(self, x):
-        hidden = torch.relu(self.part(x).hidden)
-        assert torch.isfinite(hidden).all()
-        return self.last(hidden)
-
-
-@pytest.mark.parametrize("recipe", ["b-flexround-w4", "q-flexround-w4a4"])
-def test_named_tuples_one_number_a_sample_and_checks_for_nan(recipe):
-    model, x = made(Unusual), torch.randn(8, 4)
-    found = flexround.quantize(model, x, recipe, **FEW)
-    assert [block["block"] for block in found.report] == ["part", "last"]
-    assert found(x).shape == (8,)
-    assert (found(x) - model(x)).norm() < 0.1 * model(x).norm()
-
-
 def test_blocks_by_name_and_by_function():
     model, x = made(Pictures), pictures()
     coarse = flexround.quantize(model, x, "b-rtn-w4", blocks=PARTS, **FEW)
@@ -138,11 +57,9 @@ def test_blocks_by_name_and_by_function():
 
 def test_named_layers_of_a_language_model_get_no_cache_of_keys():
     model, ids, names = llama(use_cache=True), words(), ["model.layers.0", "model.layers.1"]
-    for chosen in (names[:1], names):
-        found = flexround.quantize(model, ids, "q-flexround-w8a8", blocks=chosen, **FEW)
-        assert [record["block"] for record in found.report] == chosen
-        assert model.config.use_cache
-        assert found.model.config.use_cache
+    found = flexround.quantize(model, ids, "q-flexround-w8a8", blocks=names, **FEW)
+    assert [record["block"] for record in found.report] == names
+    assert found.model.config.use_cache
     whole = flexround.quantize(model, ids, "q-flexround-w8a8", **FEW)(ids).logits
     assert (found(ids).logits - whole).norm() < 0.1 * whole.norm()
 
@@ -163,23 +80,11 @@ class Normalises(torchvision.models.ResNet):
 
 def test_a_subclass_unlike_its_parent_is_cut_by_itself(caplog):
     caplog.set_level("INFO")
-
-    def blocks(kind, **changed):
-        model = kind(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=4, width_per_group=64)
-        for name, module in changed.items():
-            setattr(model, name, module)
-        found = flexround.quantize(model.eval(), pictures(4) * 50 + 100, "b-rtn-w4", **FEW)
-        return [record["block"] for record in found.report]
-
-    layers = ["layer1.0", "layer2.0", "layer3.0", "layer4.0", "fc"]
-    assert blocks(torchvision.models.ResNet) == ["stem", *layers]
-    assert "is not cut as" not in caplog.text
-    assert blocks(Normalises) == ["conv1", *layers]
+    model = Normalises(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=4)
+    model.layer4, model.fc = nn.Identity(), nn.Linear(256, 4)
+    found = flexround.quantize(model.eval(), pictures(4) * 50 + 100, "b-rtn-w4", **FEW)
+    assert [record["block"] for record in found.report] == ["conv1", "layer1.0", "layer2.0", "layer3.0", "fc"]
     assert "Normalises: is not cut as its architecture is" in caplog.text
-    assert blocks(torchvision.models.ResNet, layer4=nn.Identity(), fc=nn.Linear(256, 4)) == [
-        "conv1",
-        *(name for name in layers if name != "layer4.0"),
-    ]
 
 
 def test_a_llama_takes_the_settings_of_the_suite():
@@ -194,23 +99,15 @@ def test_a_llama_takes_the_settings_of_the_suite():
 
 
 def test_few_iterations_take_the_rates_of_the_scale_short():
-    model, x, few = made(Pictures), pictures(32), {"iters": 100, "progress": False}
-    paper, short = (flexround.quantize(model, x, "b-flexround-w3", scale=scale, **few) for scale in ("paper", "short"))
-    assert short.sources["lr"].startswith("short")
-    assert _left(short.report) < 0.9 * _left(paper.report)
     own = flexround.quantize(llama(), words(), "b-adaround-w4", scale="short", iters=1, progress=False)
     assert (own.hyper.lr, own.hyper.reg_weight) == (5e-2, 50), "a language model's"
-
-
-def _left(report):
-    """Return the error left in all blocks together."""
-    return sum(record["error_hard"] for record in report)
+    assert own.sources["lr"].startswith("short")
 
 
 def test_learning_helps_and_seeds_decide_the_bits():
     model, x = made(Pictures), pictures(32)
-    learned = flexround.quantize(model, x, "b-flexround-w3", iters=100, lr=5e-3, progress=False).report
-    assert _left(learned) < 0.85 * sum(record["error_rtn"] for record in learned)
+    learned = flexround.quantize(model, x, "b-flexround-w3", iters=40, lr=1e-2, progress=False).report
+    assert sum(record["error_hard"] for record in learned) < 0.85 * sum(record["error_rtn"] for record in learned)
     few = FEW | {"iters": 10, "lr": 2e-2}
     first, again, other = (flexround.quantize(model, x, "b-flexround-w3", seed=seed, **few) for seed in (0, 0, 1))
     assert torch.equal(again(x), first(x))
@@ -231,27 +128,14 @@ def test_own_rounding_own_recipe_and_inplace():
     assert "Down W3, 10 layers" in repr(down), "the rounding that was used"
 
 
-class Elsewhere(FlexRound):
-    """It starts one code below round-to-nearest, and learns softly what its codes forget."""
-
-    def codes(self, weight):
-        return torch.clamp(super().codes(weight) - 1, self.low, self.high)
-
-
-@pytest.mark.parametrize("stem", [False, True])
-def test_codes_worse_than_nearest_are_reported(stem):
-    few = FEW | {"blocks": ["stem", "stage"], "reconstruct_stem": stem, "rounding": Elsewhere}
-    with pytest.warns(UserWarning, match="codes worse than round-to-nearest.*: (stem, )?stage"):
-        found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **few)
-    assert found.report[0]["nearest"] == []
-
-
 # state, files and memory
 
 
 def test_an_interrupted_call_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     model, x = made(Pictures), pictures()
     whole = flexround.quantize(model, x, "b-flexround-w4", **FEW)
+    assert not list(tmp_path.iterdir()), "nothing is written unless asked"
     stopped, original = [], State.commit
 
     def limited(self, *arguments):
@@ -268,12 +152,6 @@ def test_an_interrupted_call_goes_on(tmp_path, monkeypatch):
     assert stopped.count("weights/001") == 1
     assert torch.equal(resumed(x), whole(x))
     assert not list(tmp_path.rglob("*.*")), "nothing is left"
-
-
-def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
-    assert not list(tmp_path.iterdir())
 
 
 ROUNDING = """
@@ -311,40 +189,19 @@ def test_unfinished_work_is_known_by_the_code_of_a_rounding(edit, same, tmp_path
     assert [before == after for before, after in zip(*digests, strict=True)] == [same, same]
 
 
-class LowRank(flexround.Rounding):
-    """Multiplies learned matrices, as LRQ does."""
-
-    def __init__(self, weight, grid, axes):
-        super().__init__(weight, grid, axes)
-        self.left = nn.Parameter(torch.zeros(len(weight), 4))
-        self.right = nn.Parameter(torch.linspace(-0.2, 0.2, 4 * weight[0].numel()).view(4, -1))
-
-    def forward(self, weight):
-        scaled = weight / (self.grid.step * (self.left @ self.right).exp())
-        rounded = scaled + (scaled.round() - scaled).detach()
-        return flexround.clip(rounded, self.low, self.high) * self.grid.step
-
-
-@pytest.mark.parametrize("rounding", [None, LowRank])
-def test_learned_matrices_are_multiplied_in_float32(rounding):
+def test_learned_matrices_are_multiplied_in_float32():
     model, x = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)), torch.randn(64, 16)
     few = {"iters": 40, "lr": 1e-2, "precision": "bfloat16", "stem_bits": "low", "progress": False}
-    for record in flexround.quantize(model, x, "b-lrq-w4", rounding=rounding, **few).report:
+    for record in flexround.quantize(model, x, "b-lrq-w4", **few).report:
         assert record["error_soft"] == pytest.approx(record["error_hard"], rel=0.03)
         assert record["error_soft"] != record["error_rtn"]
 
 
-@pytest.fixture
-def fingerprints(monkeypatch):
-    """The fingerprints of the calls so far, which keep nothing."""
+def test_work_of_another_network_is_not_resumed(tmp_path, monkeypatch):
     found = []
-    monkeypatch.setattr(
-        "flexround.library.quantize.State", lambda _, fingerprint: found.append(fingerprint) or MemoryState()
-    )
-    return found
+    state = "flexround.library.quantize.State"
+    monkeypatch.setattr(state, lambda _, fingerprint: found.append(fingerprint) or MemoryState())
 
-
-def test_work_of_another_network_is_not_resumed(tmp_path, fingerprints):
     def after(function):
         class Network(nn.Sequential):
             def forward(self, x):
@@ -356,52 +213,15 @@ def test_work_of_another_network_is_not_resumed(tmp_path, fingerprints):
     for kind, function in [(nn.ReLU, abs), (nn.ReLU, abs), (nn.Tanh, abs), (nn.ReLU, torch.exp)]:
         model = after(function)(layers[0], kind(), layers[1])
         flexround.quantize(model, x, "b-rtn-w4", state=tmp_path, progress=False)
-    assert [fingerprints.index(each) for each in fingerprints] == [0, 0, 2, 3]
-
-
-def test_work_of_blocks_with_other_sites_is_not_resumed(tmp_path, fingerprints):
-    def cut(*sites):
-        def blocks(model):
-            of_second = tuple(flexround.Site(model[place], where) for place, where in sites)
-            return [flexround.Block("0", model[0]), flexround.Block("1", model[1], of_second)]
-
-        return blocks
-
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(8, 4)
-    for blocks in (cut((1, "input")), cut((1, "output")), cut()):
-        flexround.quantize(model, x, "b-rtn-w4a8", blocks=blocks, state=tmp_path, progress=False)
-    assert len({*fingerprints}) == 3
+    assert [found.index(each) for each in found] == [0, 0, 2, 3]
 
 
 # what counts and what doesn't
 
 
-class Flat(nn.Sequential):
-    def forward(self, x):
-        return super().forward(x).flatten(1)
-
-
-def test_a_block_may_change_what_its_module_gives():
-    def blocks(model):
-        last = flexround.Block("last", model[2], before=torch.relu, call=lambda module, x, _: module(x).flatten(1))
-        return [flexround.Block("first", model[0]), last]
-
-    model, x = Flat(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval(), torch.randn(16, 3, 8, 8)
-    found = flexround.quantize(model, x, "b-flexround-w4", blocks=blocks, **FEW)
-    assert [record["learned"] for record in found.report] == [True, True]
-    with pytest.raises(InputError, match=r"Flat can't take one of shape \(1, 1, 8, 8\)"):
-        flexround.quantize(model, x[:, :1], "b-flexround-w4", blocks=blocks, **FEW)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "weights", "activations"),
-    [
-        (None, {"stem": 8, "head.2": 8}, {"head.2": 8, "stage.0.conv1": 8}),
-        (PARTS, {"stem": 8, "head.2": 8}, {"head.2": 8, "stage.0.conv1": 8}),
-        (["stage", "down"], {}, {}),
-    ],
-)
-def test_bits_of_first_and_last_layer_land_on_these(blocks, weights, activations):
+@pytest.mark.parametrize("blocks", [None, PARTS])
+def test_bits_of_first_and_last_layer_land_on_these(blocks):
+    weights, activations = {"stem": 8, "head.2": 8}, {"head.2": 8, "stage.0.conv1": 8}
     few = FEW | {"iters": 1, "a_iters": 1}
     found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4a4", blocks=blocks, **few)
     codes = {name: stored.grid.qmax - stored.grid.qmin for name, stored in found.codes().items()}
@@ -413,20 +233,11 @@ def test_bits_of_first_and_last_layer_land_on_these(blocks, weights, activations
     assert "stem" not in widths, "the network's input is not quantized"
 
 
-@contextlib.contextmanager
-def default(kind):
-    torch.set_default_dtype(kind)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def test_what_the_caller_has_switched_on_or_off_changes_no_bit():
     model, x = made(Pictures), pictures()
     usual = flexround.quantize(model, x, "q-flexround-w4a4", **FEW)
     low = torch.autocast("cpu", torch.bfloat16)
-    for context in (torch.no_grad(), torch.inference_mode(), low, default(torch.float64)):
+    for context in (torch.inference_mode(), low):
         with context:
             found = flexround.quantize(model, x.clone(), "q-flexround-w4a4", **FEW)
         assert torch.equal(found(x), usual(x)), context
@@ -445,16 +256,6 @@ def test_the_import_is_quick_and_public_names_are_listed():
     assert seconds < 0.3
     with pytest.raises(AttributeError, match="public are quantize, load"):
         _ = flexround.quantise
-
-
-@pytest.mark.parametrize("recipe", ["b-gptq-w4", "b-flexround-w4a4", "q-adaround-w4a4"])
-def test_the_page_s_first_code_runs_for_every_kind_of_recipe(tmp_path, monkeypatch, recipe):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.S)[:2]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torchvision.models, "resnet18", lambda: mini.resnet18(num_classes=1000))
-    code = "\n".join(blocks).replace('"b-flexround-w4", iters=2', f'"{recipe}", iters=2, a_iters=2')
-    assert recipe in code
-    exec(compile(code, "docs/library.md", "exec"), {"__name__": "__main__"})
 
 
 def test_the_page_s_code_runs_as_it_stands(tmp_path, monkeypatch, capsys):

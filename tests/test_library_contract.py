@@ -9,7 +9,6 @@ from own_networks import FEW, Across, Attends, Pictures, Words, llama, made, pic
 from torch import nn
 
 import flexround
-from flexround.errors import SettingsError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 KINDS = {
@@ -24,9 +23,9 @@ GROUP = {"w_granularity": "group", "group_size": 8}
 NEAREST = ("B", "rtn", None)
 LEARNED = ("B", "flexround", 4)
 RECIPES = [LEARNED, ("Q", "flexround", 8), ("B", "adaround", None), ("Q", "signround", 8), ("B", "gptq", None), NEAREST]
-CASES = [(kind, recipe, torch.float32) for kind in KINDS for recipe in RECIPES]
-OTHERS = (torch.bfloat16, torch.float16, torch.float64)
-CASES += [(kind, LEARNED, of) for kind in ("pictures", "attention", "llama") for of in OTHERS]
+CASES = [(kind, recipe, torch.float32) for kind in ("pictures", "llama") for recipe in RECIPES]
+CASES += [(kind, LEARNED, torch.float32) for kind in KINDS if kind not in ("pictures", "llama")]
+CASES += [("pictures", LEARNED, torch.bfloat16), ("llama", LEARNED, torch.float64)]
 
 
 def quantized(kind, model, setting, rounding, a_bits):
@@ -65,6 +64,7 @@ def test_what_quantize_promises(tmp_path, kind, recipe, of_type):
         assert layers
         assert any(moved) == record["learned"] == (recipe[1] != "rtn"), record
         assert record["nearest"] == [], record
+        assert {"error_rtn", "error_hard"} <= record.keys()
 
     again = flexround.load(found.save(tmp_path / "out"), KINDS[kind][0]().to(of_type))
     assert torch.equal(answer(again.model, kind), after)
@@ -100,44 +100,5 @@ def test_padding_is_left_out_of_tokens_alone():
 
 
 @pytest.mark.parametrize("kind", [Pooled, Words])
-@pytest.mark.parametrize("recipe", ["b-flexround-w4", "q-flexround-w4a4"])
-def test_networks_with_an_own_mask_learn_from_padded_samples(kind, recipe):
-    assert all(0 < error < torch.inf for error in padded(kind, recipe).values())
-
-
-class Routes(nn.Module):
-    """Sends each row to one of its layers; the last one gets none, but is called."""
-
-    def __init__(self):
-        super().__init__()
-        self.experts, self.head = nn.ModuleList(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 2)
-
-    def forward(self, x):
-        y = torch.zeros_like(x)
-        for place, expert in enumerate(self.experts):
-            rows = (x[:, 0] > 0).long() == place
-            y[rows] = expert(x[rows])
-        return self.head(y)
-
-
-class Noted(Across):
-    """Keeps something that is no tensor in its state."""
-
-    def get_extra_state(self):
-        return {"seen": 3}
-
-    def set_extra_state(self, state):
-        assert state == {"seen": 3}
-
-
-def test_a_layer_that_is_called_with_no_row_is_named():
-    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
-    with pytest.raises(SettingsError, match=r"experts\.2 is not called in the 64 initial rows"):
-        flexround.quantize(made(Routes), x, "q-flexround-w4a4", **FEW)
-
-
-def test_extra_state_that_is_no_tensor_stays(tmp_path):
-    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
-    with pytest.warns(UserWarning, match="one block"):
-        found = flexround.quantize(made(Noted), x, "b-flexround-w4a4", state=tmp_path, **FEW)
-    assert flexround.load(found.save(tmp_path / "out"), made(Noted)).codes().keys() == {"a", "b", "c"}
+def test_networks_with_an_own_mask_learn_from_padded_samples(kind):
+    assert all(0 < error < torch.inf for error in padded(kind, "q-flexround-w4a4").values())

@@ -1,16 +1,12 @@
 """What ``flexround.quantize`` refuses, each with one message, and what it says that it did not learn."""
 
-import copy
-import re
-
 import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from own_networks import FEW, Across, Gives, Pictures, made, pictures, words
+from own_networks import FEW, Across, Pictures, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
@@ -48,12 +44,10 @@ def test_unused_keys_of_a_mapping_are_named_but_labels():
 @pytest.mark.parametrize(
     "given",
     [
-        [torch.zeros(2, 3), torch.zeros(2, 4)],
         (torch.zeros(2, 3), torch.zeros(2)),
         torch.full((2, 3), float("nan")),
         torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
         {"input_ids": IDS, "attention_mask": torch.tensor([[0, 1, 1]] * 2)},
-        {"input_ids": [[5, 6], [7]], "attention_mask": [[1, 1], [1]]},
     ],
 )
 def test_samples_that_can_t_be_used(given):
@@ -73,32 +67,16 @@ class Tied(nn.Module):
         return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
 
 
-class After(Gives):
-    """Its batch norm is registered after the convolution, and runs after the activation."""
-
-    def features(self, x):
-        return self.norm(F.relu(self.conv(x)))
-
-
-class Drops(Gives):
+class Drops(Across):
     """Draws numbers after its last layer."""
 
     def forward(self, x):
-        return self.output(F.dropout(self.head(self.features(x).mean((2, 3)))))
+        return F.dropout(super().forward(x))
 
 
-@pytest.mark.parametrize("output", ["tensor", "dataclass"])
-def test_outputs_of_all_kinds_are_compared(output):
+def test_outputs_that_are_drawn_are_refused():
     with pytest.raises(InputError, match="two outputs"):
-        flexround.quantize(made(lambda: Drops(output)), pictures(), "b-rtn-w4", **FEW)
-
-
-def test_a_batch_norm_that_runs_behind_an_activation_stays(tmp_path):
-    model, x = made(lambda: After("tensor")), pictures()
-    found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
-    assert isinstance(found.model.norm, nn.BatchNorm2d)
-    assert (found(x) - model(x)).abs().max() < 0.02 * model(x).abs().max()
-    assert torch.equal(flexround.load(found.save(tmp_path / "out"), made(lambda: After("tensor")))(x), found(x))
+        flexround.quantize(made(Drops), rows(), "b-rtn-w4", **FEW)
 
 
 def rows():
@@ -117,44 +95,15 @@ def compiled():
     return nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), backend="eager"))
 
 
-def patched():
-    model = made(Across)
-    forward = model.b.forward
-    model.b.forward = lambda x: 2 * forward(x)
-    return model
-
-
-def keeping():
-    model = made(Across)
-    model.last = model(rows())
-    return model
-
-
-def large():
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(1024, 2)).eval()
-    model[0].weight.data.fill_(300)
-    model[1].running_var.fill_(1e-8)
-    return model.half()
-
-
-def twice(model):
-    return [flexround.Block(name, nn.Sequential(model.a)) for name in "xy"]
-
-
 @pytest.mark.parametrize(
     ("build", "data", "blocks", "message"),
     [
         (lambda: made(Tied), rows, None, r"first\.weight, second\.weight are one tensor"),
-        (lambda: made(Across), rows, twice, "in several"),
         (lambda: made(Across), rows, ["b", "c"], "of b, which runs before it.*blocks="),
         (lambda: made(Across), rows, ["d"], "d: is no block"),
         (with_norm, rows, None, r"0\.weight: is computed from other tensors"),
         (quantized, pictures, None, "Pictures: is quantized already"),
-        (lambda: nn.Sequential(copy.deepcopy(quantized().stage)), pictures, None, "0: is quantized already"),
         (compiled, rows, None, r"1: is compiled"),
-        (patched, rows, None, "a copy computes with the original's weights.*inplace=True"),
-        (keeping, rows, None, "Across: can't be copied .*inplace=True"),
-        (large, pictures, None, r"0\.weight: exceeds torch.float16"),
     ],
 )
 def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, message):
@@ -174,7 +123,6 @@ class Penalised(FlexRound):
     [
         ({"recipe": "b-flexround-w5"}, "did you mean 'b-flexround-w4'"),
         ({"scale": "shrot"}, "did you mean 'short'"),
-        ({"recipe": "full-precision"}, "full-precision"),
         ({"rounding": Penalised}, "reg_weight"),
         ({"iterations": 5}, "did you mean 'iters'"),
         ({"batch": 64}, "samples=16 is fewer than batch=64"),
@@ -223,90 +171,6 @@ def test_what_is_not_learned_is_said_once():
         flexround.quantize(made(Across), torch.randn(16, 4), "b-flexround-w4", **FEW)
 
 
-class Conv1D(nn.Conv1d):
-    """Of the same name as the transposed linear of transformers."""
-
-
-def test_an_own_conv1d_stays_in_floating_point():
-    around = type("Conv1D", (nn.Sequential,), {})
-    model = nn.Sequential(Conv1D(8, 8, 3), around(nn.Conv1d(8, 8, 3)), nn.Flatten(), nn.Linear(32, 4)).eval()
-    with pytest.warns(UserWarning, match=r"in floating point: 0\.weight, 1\.0\.weight"):
-        found = flexround.quantize(model, torch.randn(16, 8, 8), "b-rtn-w4", w_granularity="channel", **FEW)
-    assert list(found.codes()) == ["3"]
-
-
-class Detached(Tied):
-    """No gradient reaches two of its layers, or none at all."""
-
-    def __init__(self, last):
-        super().__init__()
-        self.second.weight = nn.Parameter(torch.randn(4, 4))
-        if not last:
-            self.last = nn.Identity()
-
-    def forward(self, x):
-        with torch.no_grad():
-            y = self.second(torch.relu(self.first(x)))
-        return self.last(y)
-
-
-@pytest.mark.parametrize("last", [True, False])
-def test_layers_without_gradient_stay_at_round_to_nearest(last):
-    model = nn.Sequential(Detached(last), nn.Linear(4, 4))
-    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: 0\.first, 0\.second"):
-        found = flexround.quantize(model, torch.randn(16, 4), "b-flexround-w4", **FEW | {"iters": 8, "lr": 0.1})
-    states = [(each["learned"], each["nearest"]) for each in found.report]
-    assert states == [(last, ["0.first", "0.second"]), (True, [])]
-
-
-class Experts(nn.Module):
-    """Each row has one of four layers, the last never; a layer is called twice, and the weight of one is read alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
-        self.twice, self.read = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        chosen = x[:, 0].clamp(0, 2).long()
-        y = torch.stack([self.experts[i](row) for i, row in zip(chosen, x, strict=True)])
-        return F.linear(self.twice(y) + self.twice(y.roll(1, 1) * torch.tensor([9.0, 9, 0, 0])), self.read.weight)
-
-
-def routed():
-    """Samples for one expert after the other, whose values go together: GPTQ then rounds otherwise than to nearest."""
-    x = torch.randn(48, 5, generator=torch.Generator().manual_seed(1))
-    x = x[:, :1] + 0.2 * x[:, 1:]
-    x[:, 0] = torch.arange(48) // 16 + 0.5
-    return x
-
-
-def test_gptq_sees_all_calls_and_reports_unseen_layers():
-    model, x, few = made(Experts), routed(), FEW | {"stem_bits": 3, "head_bits": 3}
-    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: experts\.3, read"):
-        found = flexround.quantize(model, x, "b-gptq-w3", batch=16, **few)
-    assert [(each["learned"], each["nearest"]) for each in found.report] == [(True, ["experts.3", "read"])]
-    near = flexround.quantize(model, x, "b-rtn-w3", **few).codes()
-    same = [name for name, stored in found.codes().items() if torch.equal(stored.codes, near[name].codes)]
-    assert same == ["experts.3", "read"]
-
-
-def test_layers_that_later_batches_alone_call_are_learned():
-    x, few = routed()[16:], FEW | {"iters": 8, "batch": 1, "lr": 2e-2}
-    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: experts\.0, experts\.3"):
-        found = flexround.quantize(made(Experts), x, "b-flexround-w4", **few)
-    assert found.report[0]["nearest"] == ["experts.0", "experts.3"]
-
-
-def test_a_layer_with_two_names_is_quantized_under_both(recwarn):
-    model = made(Pictures)
-    model.again, model.outer = model.stem, nn.ModuleList([model.stage[0].conv1])
-    few = FEW | {"blocks": ["stem", "stage", "down", "head"]}
-    found = flexround.quantize(model, pictures(), "b-rtn-w4", **few)
-    assert found.origin.left == ()
-    assert not recwarn
-
-
 class Loop(nn.Module):
     """Calls a layer three times, and reads the weight of another one without a call."""
 
@@ -321,55 +185,19 @@ class Loop(nn.Module):
         return self.last(F.linear(x, self.read.weight))
 
 
-class Excited(BasicBlock):
-    """A residual block with a layer that reads what its last convolution gives."""
-
-    def __init__(self, inputs, width, *arguments, **keywords):
-        super().__init__(inputs, width, *arguments, **keywords)
-        self.gate = nn.Conv2d(width, width, 1)
-
-    def forward(self, x):
-        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return self.relu(out * self.gate(out.mean((2, 3), keepdim=True)).sigmoid() + shortcut)
-
-
-def residual(block, head):
-    model = ResNet(block, [1, 1, 1, 1], num_classes=4)
-    model.fc = head or model.fc
-    return model.eval()
-
-
-HEAD = nn.Sequential(nn.Dropout(), nn.Linear(512, 8), nn.ReLU(), nn.Linear(8, 4))
-GATES = r"layer1\.0\.gate, layer2\.0\.gate, layer3\.0\.gate, layer4\.0\.gate$"
-
-
-@pytest.mark.parametrize("recipe", ["q-rtn-w4a8", "b-rtn-w4a8"])
-@pytest.mark.parametrize(
-    ("build", "data", "names"),
-    [
-        (lambda: made(Loop), lambda: torch.randn(16, 4), "body, read$"),
-        (lambda: made(Experts), routed, r"experts\.1, experts\.2, experts\.3, twice, read$"),
-        (lambda: residual(Excited, None), pictures, GATES),
-        (lambda: residual(BasicBlock, HEAD), pictures, r"fc\.3$"),
-    ],
-)
-def test_layers_whose_inputs_stay_in_floating_point_are_named(tmp_path, recipe, build, data, names):
-    with pytest.warns(UserWarning, match=f"inputs in floating point: {names}"):
-        found = flexround.quantize(build(), data(), recipe, **FEW)
-    assert re.search(f"inputs in floating point: {names}", found.origin.left[-1])
+def test_layers_whose_inputs_stay_in_floating_point_are_named(tmp_path):
+    with pytest.warns(UserWarning, match="inputs in floating point: body, read$"):
+        found = flexround.quantize(made(Loop), rows(), "q-rtn-w4a8", **FEW)
     assert found.origin.left[-1] in (found.save(tmp_path) / "README.md").read_text()
 
 
-@pytest.mark.parametrize("setting", ["Q", "B"])
-def test_no_input_of_a_known_network_stays_in_floating_point(setting):
-    recipe = flexround.Recipe(setting=setting, rounding="rtn", w_bits=4, a_bits=8)
-    for model in (residual(BasicBlock, None), residual(Bottleneck, None), mini.mobilenetv2(seed=1).eval()):
-        found = flexround.quantize(model, torch.randn(8, 3, 32, 32), recipe, **FEW)
+def test_no_input_of_a_known_network_stays_in_floating_point():
+    for model in (mini.resnet18().eval(), mini.mobilenetv2(seed=1).eval()):
+        found = flexround.quantize(model, torch.randn(8, 3, 32, 32), "q-rtn-w4a8", **FEW)
         assert found.origin.left == ()
     for kind in ("bert", "gpt2", "gpt_neo", "opt", "llama"):
         with pytest.warns(UserWarning, match="in floating point"):
-            found = flexround.quantize(tiny.make(kind, seed=0), words(), recipe, **FEW)
+            found = flexround.quantize(tiny.make(kind, seed=0), words(), "q-rtn-w4a8", **FEW)
         assert [record["inputs"] for record in found.report[-2:]] == [[], []]
 
 
@@ -380,14 +208,12 @@ def test_a_network_that_gives_nan_is_named():
         flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
 
 
-@pytest.mark.parametrize("call", [7, 12])
-def test_too_little_memory_for_comparing_is_no_other_cut(monkeypatch, call):
-    """Whichever call of a layer finds it: the first six are of the network alone."""
+def test_too_little_memory_for_comparing_is_no_other_cut(monkeypatch):
     calls = []
 
     def forward(self, x):
         calls.append(len(x))
-        if len(calls) == call:
+        if len(calls) == 7:  # the first six are of the network alone
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
         return F.linear(x, self.weight, self.bias)
 
@@ -396,11 +222,3 @@ def test_too_little_memory_for_comparing_is_no_other_cut(monkeypatch, call):
     message = "Sequential, compared with its blocks: the host's memory is too small: .*smaller"
     with pytest.raises(InputError, match=message):
         flexround.quantize(model, torch.randn(16, 4), "b-rtn-w4", **FEW)
-
-
-def test_what_computes_with_the_original_is_quantized_in_place():
-    model = patched()
-    found = flexround.quantize(model, rows(), "b-rtn-w4", inplace=True, **FEW)
-    assert found.model is model
-    with torch.no_grad():
-        assert torch.equal(model.b(torch.eye(4)), 2 * (found.codes()["b"].values().T + model.b.bias))

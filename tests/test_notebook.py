@@ -8,6 +8,7 @@ from flexround.settings.layout import ROOT
 
 SHORTER = {"(4, 3, 2)": "(2,)", "(3, 2)": "(2,)", '{"iters": 500, "lr": more': '{"iters": 20, "lr": more'}
 SHORTER |= {"iters=200": "iters=20", "iters=300": "iters=20", '"iters": 300': '"iters": 20', "range(250)": "range(30)"}
+SHORTER |= {"range(400)": "range(60)", "train[:512]": "train[:64]", "sentences(128)": "sentences(16)"}
 
 
 @pytest.mark.filterwarnings("ignore")

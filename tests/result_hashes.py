@@ -1,4 +1,4 @@
-"""Compare all results of two runs, file by file."""
+"""Hashes of all results of a run, file by file."""
 
 import hashlib
 import json
@@ -13,13 +13,6 @@ def hashes(project: Path) -> dict[str, str]:
     results = project / "results"
     files = {str(path.relative_to(results)): path for path in sorted(results.rglob("*")) if path.is_file()}
     return {name: _hash(path) for name, path in files.items() if not name.startswith("sources/")}
-
-
-def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:
-    """Return a line for each file that only one of two runs has, or whose bits differ."""
-    wrong = [f"left over: {path}" for path in sorted(found.keys() - expected.keys())]
-    wrong += [f"missing: {path}" for path in sorted(expected.keys() - found.keys())]
-    return wrong + [f"other bits: {path}" for path in expected if found.get(path, expected[path]) != expected[path]]
 
 
 def _hash(path: Path) -> str:
