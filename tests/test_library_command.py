@@ -1,6 +1,7 @@
 """``python -m flexround quantize``: a language model in a Hugging Face directory, from its files."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -267,3 +268,12 @@ def test_the_module_is_a_command_that_names_what_it_knows():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "invalid choice: 'onxx' (choose from" in done.stderr
+
+
+def test_recipes_and_version_are_listed(capsys):
+    arguments = command.parser().parse_args(["recipes"])
+    arguments.run(arguments)
+    assert re.search(r"^q-flexround-w4a4 +flexround +W4A4 +setting Q$", capsys.readouterr().out, re.MULTILINE)
+    with pytest.raises(SystemExit):
+        command.parser().parse_args(["--version"])
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
+from flexround.jobs import resolve
 from flexround.tools import target_hints
+from snakemake_logger_plugin_flexround import LogHandler
 
 SNAKEFILE = """
 rule all:
@@ -107,3 +110,12 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert "the same command goes on where this run stopped" in text, text
     assert "Traceback" not in text
     assert "FAILED" not in text, text
+
+
+def test_the_time_left_weighs_jobs_by_their_expected_seconds(monkeypatch):
+    planned = {name: ("reconstruct", seconds) for name, seconds in zip("abcd", (10.0, 30.0, 40.0, 50.0), strict=True)}
+    monkeypatch.setattr(resolve, "EXPECTED", planned | {"e": ("evaluate", 2.0)})
+    handler = object.__new__(LogHandler)
+    handler.counts = Counter(reconstruct=3, evaluate=1)  # of four planned reconstructions one is up to date
+    handler.done = [{"rule_name": "reconstruct", "output": ["a"]}]
+    assert handler._share_left() == (2 * 40 + 2) / 10

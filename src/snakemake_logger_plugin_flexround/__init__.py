@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import re
+import statistics
 import sys
 import time
 from collections import Counter
@@ -42,6 +43,8 @@ class LogHandler(LogHandlerBase):
         shown = self.common_settings
         self.jobs: dict[int, dict[str, Any]] = {}
         self.finished: list[int] = []
+        self.counts: Counter[str] = Counter()
+        self.done: list[dict[str, Any]] = []
         self.failed: list[str] = []
         self.stopped = False
         self.begin = time.time()
@@ -85,22 +88,42 @@ class LogHandler(LogHandlerBase):
 
     def _plan(self, stats: dict[str, int]) -> str:
         """Return how many jobs of which rules there will be."""
-        counts = Counter({rule: count for rule, count in stats.items() if rule not in ("total", "all")})
-        largest = counts.most_common(4)
-        rest = counts.total() - sum(count for _, count in largest)
+        self.counts = Counter({rule: count for rule, count in stats.items() if rule not in ("total", "all")})
+        largest = self.counts.most_common(4)
+        rest = self.counts.total() - sum(count for _, count in largest)
         listed = ", ".join(f"{count} {rule}" for rule, count in largest)
         return f"{stats.get('total', 0)} jobs: {listed}{f' and {rest} more' if rest else ''}; logs/ has a log of each"
 
     def _progress(self, done: int, total: int) -> Iterator[str]:
         """Yield a line for each job that has finished since the last one."""
         seconds = time.time() - self.begin
-        left = f", about {_duration(seconds / done * (total - done))} left" if FEW <= done < total else ""
-        for job in (self.jobs[number] for number in self.finished if number in self.jobs):
+        new = [self.jobs[number] for number in self.finished if number in self.jobs]
+        self.done += new
+        left = f", about {_duration(seconds * self._share_left())} left" if FEW <= done < total else ""
+        for job in new:
             took = _duration(time.time() - job["created"])
             yield f"[{done}/{total}{left}] {described(job)} ({took}){metrics(_paths(job['output']))}"
         self.finished.clear()
         if done == total:
             yield self._end(seconds)
+
+    def _share_left(self) -> float:
+        """Return the expected seconds of the jobs to come, over those of the finished jobs.
+
+        Results that are up to date are planned, too: of each rule, as many jobs are to come as Snakemake counts.
+        """
+        from flexround.jobs.resolve import EXPECTED
+
+        made = {str(place) for job in self.done for path in _paths(job["output"]) for place in (path, path.parent)}
+        left, ended = self.counts - Counter(job["rule_name"] for job in self.done), 0.0
+        to_come: dict[str, list[float]] = {}
+        for out, (rule, seconds) in EXPECTED.items():
+            if out in made:
+                ended += seconds
+            else:
+                to_come.setdefault(rule, []).append(seconds)
+        expected = sum(count * statistics.mean(to_come.get(rule, [1.0])) for rule, count in left.items())
+        return expected / max(ended, 1.0)
 
     def _end(self, seconds: float) -> str:
         """Return how long it took, and where what was asked for lies."""

@@ -7,9 +7,10 @@ import os
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flexround import code
 from flexround.errors import FlexRoundError, InputError
@@ -19,11 +20,16 @@ from flexround.jobs.command import STAGES
 from flexround.jobs.jobfile import COMMON, ROOMS, Code, Planned
 from flexround.machine.seeding import derive
 from flexround.settings import layout
+from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
 DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # another version can change a number
 
 SHARED = "FLEXROUND_JOBS"  # environment variable: path of the file that share() writes
+
+
+EXPECTED: dict[str, tuple[str, float]] = {}  # output of each planned job -> its stage and expected seconds
+TIMED = ("finetune", "gate", "reconstruct", "select", "evaluate")  # stages that take more than a second
 
 
 class Resolved(NamedTuple):
@@ -34,7 +40,7 @@ class Resolved(NamedTuple):
     reads: list[str]  # the results that its rule reads
 
 
-def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
+def job(plan: Plan, stage: str, *arguments: Any) -> Resolved:
     """Write a stage's job file; ``arguments`` are for the function in ``flexround.jobs`` that plans the stage."""
     planned: Planned = getattr(runs if hasattr(runs, stage) else tables, stage)(plan, *arguments)
     found = planned.job
@@ -43,7 +49,18 @@ def job(plan: Plan, stage: str, *arguments: object) -> Resolved:
         found = found.model_copy(update={"code": planned_code(rooms, planned.code)})
     path = layout.job_directory(str(found.out)) / f"{found.identity}.json"
     written = _updated(path, found.model_dump_json(indent=1) + "\n")
+    EXPECTED[str(found.out)] = stage, _seconds(plan, stage, arguments)
     return Resolved(str(found.out), written, [str(file) for file in planned.reads])
+
+
+def _seconds(plan: Plan, stage: str, arguments: Sequence[Any]) -> float:
+    """Return the expected seconds of a job on one core."""
+    if stage not in TIMED:
+        return 1.0
+    if stage in ("finetune", "gate"):
+        task, checkpoint = arguments
+        return plan.seconds(stage, Run(plan.scale.name, task, checkpoint, "", 0))
+    return plan.seconds(stage, arguments[0])
 
 
 @functools.cache

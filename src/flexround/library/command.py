@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ COMPANIONS = (
 )
 SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
 LENGTH = 2048  # tokens in a block of text
+TABLES = "about tables and settings: flexround compare --help, flexround check --help"
 CHECKED = 64  # tokens of the input for the check of written files
 IN_MEMORY = 4  # models that an export and its comparison hold
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends only on their shape
@@ -55,9 +57,12 @@ TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a g
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line; the arguments' ``run`` is the function of the command."""
-    arguments = argparse.ArgumentParser(prog="python -m flexround", description=__doc__)
-    commands = arguments.add_subparsers(required=True, metavar="{quantize,export}")
+    arguments = argparse.ArgumentParser(prog="flexround", description=__doc__, epilog=TABLES)
+    arguments.add_argument("--version", action="version", version=metadata.version("flexround"))
+    commands = arguments.add_subparsers(required=True, metavar="{quantize,export,recipes}")
     _quantize_arguments(commands)
+    made = commands.add_parser("recipes", help="list the recipes that quantize takes")
+    made.set_defaults(run=recipes)
     about = "write a quantized network in a format that others load, block by block where the format allows"
     made = commands.add_parser("export", help=about, description=about)
     made.set_defaults(run=export)
@@ -69,28 +74,36 @@ def parser() -> argparse.ArgumentParser:
 
 def _quantize_arguments(commands: Any) -> None:
     """Add the command ``quantize``."""
-    about, form = "quantize a model, block by block from its files", argparse.ArgumentDefaultsHelpFormatter
-    made = commands.add_parser("quantize", help=about, description=about, formatter_class=form)
+    about = "quantize a model, block by block from its files"
+    made = commands.add_parser("quantize", help=about, description=about)
     made.set_defaults(run=quantize)
     made.add_argument("model", type=Path, help="directory with config.json, safetensors and a tokenizer")
-    made.add_argument("--recipe", default="b-flexround-w4", help="name in params/recipes.yaml")
-    made.add_argument("--scale", default="paper", help="whose hyper-parameters it takes: paper, short or a YAML file")
+    made.add_argument("--recipe", default="b-flexround-w4", help="one of `flexround recipes` (%(default)s)")
+    made.add_argument("--scale", default="paper", help="its hyper-parameters: paper, short, a YAML file (%(default)s)")
     made.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
     made.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
-    made.add_argument("--samples", type=int, default=128, help="blocks of text")
+    made.add_argument("--samples", type=int, default=128, help="blocks of text (%(default)s)")
     made.add_argument("--length", type=int, help=f"tokens of a block; {LENGTH} or the model's most if not given")
-    made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
+    made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws (%(default)s)")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
-    made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    made.add_argument("--state", type=Path, default=Path(".state"), help="directory of unfinished work (%(default)s)")
     made.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
     made.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a hyper-parameter that differs from the scale's",
+        help="a hyper-parameter with another value than the scale's",
     )
     made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
+
+
+def recipes(_: argparse.Namespace) -> None:
+    """Print name, method, bits and setting of each recipe without surgery of convolutions."""
+    for name, recipe in settings.params("paper").recipes.recipes.items():
+        if recipe.rounding and not recipe.preprocess:
+            bits = f"W{recipe.w_bits}" + (f"A{recipe.a_bits}" if recipe.a_bits else "")
+            print(f"{name:32}{recipe.rounding:20}{bits:8}setting {recipe.setting}")
 
 
 def quantize(arguments: argparse.Namespace) -> None:

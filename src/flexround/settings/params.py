@@ -98,7 +98,7 @@ class Params(NamedTuple):
     def resources(self, stage: Stage, task: str | None = None, checkpoint: str | None = None) -> Resources:
         """Return the resources that a stage's job requests; its task and checkpoint decide which rules match."""
         rules = matching(self.scale.needs, stage=stage, task=task, checkpoint=checkpoint)
-        changes: dict[str, int] = {name: value for rule in rules for name, value in rule.set.items()}
+        changes: dict[str, float] = {name: value for rule in rules for name, value in rule.set.items()}
         return self.scale.resources[stage].model_copy(update=changes)
 
     def shown(self) -> list[tuple[str, str, str]]:

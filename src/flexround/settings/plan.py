@@ -17,6 +17,9 @@ from flexround.settings.schema import Count, Hyper, Resources, Stage, Strict, Tr
 from flexround.settings.tables import ByBits, GridShifts, SampleSize
 from flexround.settings.validation import validate
 
+UNLEARNED = ("rtn", "gptq")  # roundings without iterations
+SHORTEST = 20  # iterations that the rest of a reconstruction takes
+
 
 class Output(NamedTuple):
     """The output of one step: a directory, or a gate's file."""
@@ -182,6 +185,19 @@ class Plan:
         """Return a job's threads, GPU, memory and minutes; a later attempt gets more memory and minutes."""
         asked = self.params.resources(stage, task, checkpoint)
         return asked.model_copy(update={"mem_mb": attempt * asked.mem_mb, "runtime": attempt * asked.runtime})
+
+    def seconds(self, step: str, run: Run) -> float:
+        """Return the expected seconds of a run's step on one core, from the scale's ``resources`` and ``needs``.
+
+        A step is finetune, reconstruct, evaluate, or another one, such as gate, that evaluates a network.
+        """
+        stage: Stage = "finetune" if step == "finetune" else "reconstruct" if step == "reconstruct" else "evaluate"
+        seconds = self.params.resources(stage, run.task, run.checkpoint).seconds
+        if stage != "reconstruct":
+            return seconds
+        recipe, hyper = self.params.recipe(run.recipe), self.hyper(run)[0]
+        weights = 0 if recipe.rounding in UNLEARNED else hyper.iters
+        return seconds * max(SHORTEST, weights + (hyper.a_iters if recipe.setting == "B" and recipe.a_bits else 0))
 
     def origins(self, task: str, checkpoint: str) -> dict[str, str]:
         """Return a network's inputs: any of ``data``, ``source``, ``adapter`` and ``pretrained``."""

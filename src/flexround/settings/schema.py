@@ -386,6 +386,7 @@ class Resources(Strict):
     gpu: Literal[0, 1]
     mem_mb: Megabytes
     runtime: Minutes = Field(description="minutes")
+    seconds: Positive = Field(1.0, description="expected on one core; of a reconstruction for an iteration")
     gpu_mb: int = Field(0, ge=0, le=1_000_000_000, description="memory that the GPU must have")
 
 
@@ -393,7 +394,9 @@ class NeedRule(Strict):
     """The resources of the jobs that match ``when``; of several matching rules the last one wins, key by key."""
 
     when: dict[Literal["stage", "task", "checkpoint"], str] = Field(description="may hold * as in file names")
-    set: dict[Literal["mem_mb", "runtime", "gpu_mb"], Megabytes] = Field(description="in the place of the stage's")
+    set: dict[Literal["mem_mb", "runtime", "gpu_mb", "seconds"], Megabytes | Positive] = Field(
+        description="instead of the stage's"
+    )
 
 
 class Figures(Strict):

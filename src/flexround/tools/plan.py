@@ -68,6 +68,10 @@ def _report(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
     yield from _missing(plan, list(dict.fromkeys(job.run.checkpoint for job in everything)), names)
     if plan.scale.comparable:  # the hours hold for the paper's data
         yield from _costs(plan, everything)
+    else:
+        jobs = [job for job in everything if job.step in STEPS and not job.done]
+        seconds = sum((plan.seconds(job.step, job.run) for job in jobs), 0.0)
+        yield f"about {math.ceil(seconds / 60)} minutes of one core for what is not done"
 
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
