@@ -7,6 +7,7 @@ import torch
 
 from flexround.jobs.runs import FinetuneJob
 from flexround.models.weights import merge_checkpoint
+from flexround.settings import layout
 from flexround.settings.schema import Checkpoint, TaskSpec
 from flexround.settings.sources import Source
 from flexround.stages import finetune
@@ -50,7 +51,8 @@ def test_merged_weights_are_loralibs_and_nothing_else_changes(tmp_path):
         torch.testing.assert_close(new, expected, rtol=0, atol=1e-5 if name.endswith("c_attn.weight") else 0)
 
 
-def test_an_import_merges_the_adapter_into_its_base(tmp_path):
+def test_an_import_merges_the_adapter_into_its_base(tmp_path, monkeypatch):
+    monkeypatch.setattr(layout, "SOURCES", tmp_path)
     base, state = make(vocab_size=300), adapter()
     base.save_pretrained(tmp_path / "base")
     tokenizers.train(["a"], "bpe", 300).save(str(tmp_path / "base/tokenizer.json"))
@@ -62,7 +64,7 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     checkpoint = Checkpoint(model=MODEL, source="base", loader=loader, adapter="change")
     imported = make(seed=2, vocab_size=300)
     (tmp_path / "out").mkdir()
-    places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out"}
+    places = {"data": None, "pretrained": None, "out": tmp_path / "out"}
     job = FinetuneJob(
         names=("a", "b", "c"), task=TaskSpec(module="a:B"), checkpoint=checkpoint, train=None, origins=origins, **places
     )

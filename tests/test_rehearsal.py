@@ -39,13 +39,14 @@ IMPORTED = {name: task for task, name in SMALL.pairs()}
 
 
 @pytest.mark.parametrize("name", IMPORTED)
-def test_every_network_is_that_of_its_file(name, tmp_path):
+def test_every_network_is_that_of_its_file(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(layout, "SOURCES", tmp_path)
     checkpoint = SMALL.checkpoint(name)
     source = SMALL.sources[checkpoint.source]
     (tmp_path / source.file).parent.mkdir()
     (tmp_path / source.file).symlink_to(ROOT / source.inside)
     model = build.architecture(checkpoint, protocol.named(SMALL.scale, IMPORTED[name]).head)
-    job = Namespace(checkpoint=checkpoint, sources=tmp_path, origins=SMALL.sources, out=tmp_path)
+    job = Namespace(checkpoint=checkpoint, origins=SMALL.sources, out=tmp_path)
     assert finetune.import_source(job, model)["source"]["sha256"] == source.sha256
 
 
