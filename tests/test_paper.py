@@ -143,6 +143,12 @@ def test_readme_and_results_say_what_is_published():
         f"comparisons, shares the lead in {ours.shares} and loses in {ours.loses}; AdaRound leads in {other.leads} and "
         f"loses in {other.loses}"
     ) in results
+    ranked = frames.load(REFERENCE / "real-ranking.csv", ranking.Line)
+    ours, other = (next(each for each in ranked if each.method == name) for name in ("FlexRound", "AdaRound"))
+    assert (
+        f"FlexRound leads in {ours.leads} of {ours.cells} cells, shares the lead in {ours.shares} and loses in "
+        f"{ours.loses}; AdaRound leads in {other.leads} of {other.cells} and loses in {other.loses}"
+    ) in results
     images = [line for line in real if line.place in ("real 1", "real 2")]
     level = [line.outcome for line in images if line.outcome.startswith((EQUAL, UNDECIDED))]
     bounds = [float(re.search(r"[0-9.]+", outcome)[0]) for outcome in level]

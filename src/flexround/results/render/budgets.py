@@ -56,15 +56,11 @@ def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
     return points
 
 
-def published(root: Path, plan: Plan) -> dict[str, Figure]:
-    """Return the figures of budgets, computed in ``root``/results or published, by name."""
-    found = {}
-    for number in sorted(plan.figures):
-        figure = plan.params.figures[number]
-        file, _ = published_results.find(root, plan.scale, f"figure{number}.csv")
-        if isinstance(figure, Budgets) and (points := frames.load(file, Point)):
-            found[f"figure{number}"] = draw(points, figure.title, plan.scale.name)
-    return found
+def load(root: Path, plan: Plan) -> dict[int, list[Point]]:
+    """Return the points of each figure of budgets, computed in ``root``/results or published, by its number."""
+    numbers = [number for number in sorted(plan.figures) if isinstance(plan.params.figures[number], Budgets)]
+    files = {number: published_results.find(root, plan.scale, f"figure{number}.csv")[0] for number in numbers}
+    return {number: points for number, file in files.items() if (points := frames.load(file, Point))}
 
 
 def draw(points: Sequence[Point], title: str, scale: str) -> Figure:

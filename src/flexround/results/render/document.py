@@ -73,7 +73,9 @@ def drawn(root: Path, plan: Plan) -> dict[str, Figure]:
     """Return the figures of the first pages by name: FlexRound's leads over AdaRound, and published budgets."""
     lines = verdicts.against_adaround(_claims(root, plan))
     found = {LEADS: leads.draw(lines, "FlexRound against AdaRound in every cell", plan.scale.name)} if lines else {}
-    return found | budgets.published(root, plan)
+    for number, points in budgets.load(root, plan).items():
+        found[f"figure{number}"] = budgets.draw(points, plan.params.figures[number].title, plan.scale.name)
+    return found
 
 
 def _standings(root: Path, plan: Plan) -> list[Standing]:

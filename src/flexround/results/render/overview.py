@@ -31,6 +31,7 @@ WORST_FIRST = ("missing", NOT_RUN, "partial", "off", "close", "computed", "repro
 NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
 NO_LEAD = "No claims were judged, and in no contest a method leads by more than the noise."
 SHOWN = 5  # runs in a sentence
+NARROW = 6  # numbers in a row of a table that takes half of a wide screen
 
 
 class Standing(NamedTuple):
@@ -49,6 +50,20 @@ class Standing(NamedTuple):
     def title(self) -> str:
         """The first sentence of the caption, as plain text."""
         return plain(self.table.caption).partition(". ")[0].rstrip(".")
+
+    @property
+    def wide(self) -> bool:
+        """Whether the table has more numbers in a row than half of a wide screen shows."""
+        return self.grid is not None and sum(column.width for column in self.grid.columns) > NARROW
+
+    @property
+    def precision(self) -> str:
+        """The number of seeds and the largest standard error of a value, in words; empty without examples."""
+        shown = [entry for entry in self.entries if entry.stderr]
+        if not shown:
+            return ""
+        seeds, error = max(int(entry.n_seeds) for entry in shown), max(float(entry.stderr) for entry in shown)
+        return f"Seeds: {seeds}. Standard errors: up to {error:g}."
 
     @property
     def entries(self) -> list[Entry]:

@@ -12,7 +12,7 @@ from flexround.results.claims.verdicts import Judgement
 from flexround.results.grid import Entry
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import SETTING
-from flexround.results.render import curves, leads, words
+from flexround.results.render import budgets, curves, leads, words
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import svg
 from flexround.results.render.overview import Standing
@@ -54,6 +54,18 @@ def of_leads(lines: Sequence[Judgement], scale: str) -> Plot:
         rows = [[p.capitalize(), *(str(counts[p, verdict]) for verdict in leads.VERDICTS)] for p in places]
         pictures = [Picture("all tables", header, rows, svg(leads.draw(lines, "", scale), title))]
     return Plot("leads", title, text, "No claims were judged: make the claims of this scale.", pictures)
+
+
+def of_budgets(plan: Plan, root: Path) -> list[Plot]:
+    """Return metric and error of methods against iterations and CPU seconds, for each figure of budgets."""
+    text = "Each method at the rate that its held-out calibration error prefers at that budget."
+    header, found = ["network", "method", "iterations", "metric", "value", "error / RTN's", "CPU seconds"], []
+    for figure, points in budgets.load(root, plan).items():
+        title = plan.params.figures[figure].title
+        rows = [[*map(str, point[:4]), *map(number, point[4:])] for point in points]
+        picture = Picture(title, header, rows, svg(budgets.draw(points, "", ""), title))
+        found.append(Plot(f"budgets-{figure}", title, text, "", [picture]))
+    return found
 
 
 def of_bits(standings: Iterable[Standing], plan: Plan) -> Plot:

@@ -53,7 +53,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         comparisons=comparisons,
         comparisons_header=COMPARISONS,
         found=overview.sentences(verdicts.total(claims), leads, standings, _others(directory, runs)),
-        leads=pictures.of_leads(leads, plan.scale.name),
+        first=[pictures.of_leads(leads, plan.scale.name), *pictures.of_budgets(plan, root)],
         plots=[pictures.of_bits(standings, plan), pictures.of_sizes(plan, root)],
         ranking=[line[1:-1] for line in ranked],
         ranking_families=[line.group if line.by == ranking.FAMILY else "" for line in ranked],
