@@ -16,6 +16,7 @@ from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper
 
+ARCHIVES = shutil.ignore_patterns("*.xz")
 ROOMS = {
     "quant": "Grids, roundings, activation quantizers",
     "reconstruct": "Block-by-block optimisation",
@@ -42,6 +43,7 @@ def tables(directory: Path) -> dict[str, str]:
         root = Path(name)
         (root / "results").mkdir()
         (root / "results/reference").symlink_to(ROOT / published_results.DIRECTORY)
+        shutil.copytree(ROOT / published_results.DIRECTORY, directory / "reference", ignore=ARCHIVES)
         for path in sorted((PARAMS / "scales").glob("*.yaml")):
             plan = Plan(load_params(path.stem))
             files = (f"{table.name}.csv" for table in plan.params.tables.values())

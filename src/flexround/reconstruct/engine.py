@@ -6,6 +6,7 @@ at one block boundary at a time. A block's result is written when the block is d
 
 import logging
 import resource
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -183,7 +184,10 @@ def _timed(
     record["peak_mb"] = peak_mb(job.device)
     record["caches"] = str(phase.store)
     numbers = " ".join(f"{key}={value:.4g}" for key, value in record.items() if isinstance(value, float))
-    log.info("%s %d/%d %s: %s", phase.name, index + 1, len(job.blocks), record["block"], numbers)
+    past = [entry["record"] for entry in state.entries if entry.get("record", {}).get("phase") == phase.name]
+    left = statistics.mean(each["seconds"] for each in (*past, record)) * (len(job.blocks) - index - 1) / 60
+    pace = f"{record.get('iterations', 0) / record['seconds']:.1f} iterations/s, {left:.0f} min left in this phase"
+    log.info("%s %d/%d %s: %s; %s", phase.name, index + 1, len(job.blocks), record["block"], pace, numbers)
     return learned, carry, record
 
 
