@@ -50,7 +50,7 @@ results/%: $(INSTALLED) FORCE ## compute one file: results/table3.csv takes 4 to
 
 FORCE:
 
-test: $(INSTALLED) ## run the tests in two processes: 10 minutes
+test: $(INSTALLED) ## run the tests in two processes: 5 minutes
 	python tests/halves.py
 
 plan: $(INSTALLED) ## show what a table costs before anything runs (TABLE=3 or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1)
