@@ -77,10 +77,10 @@ def test_a_whole_chain_is_right(work, capsys):
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("data", f"checkpoints/{TASK}/{ONE}/manifest.json: was made of another results/pairs/data/{TASK} than"),
-        ("checkpoints", f"{PAIRS['quantized'][0]}/manifest.json: was made of another results/pairs/checkpoints/"),
-        ("calibration", f"{PAIRS['quantized'][0]}/manifest.json: was made of another results/pairs/calibration/"),
-        ("quantized", f"{PAIRS['evaluated'][0]}/metrics.json: was made of another results/pairs/quantized/"),
+        ("data", f"checkpoints/{TASK}/{ONE}/manifest.json: was made from another results/pairs/data/{TASK} than"),
+        ("checkpoints", f"{PAIRS['quantized'][0]}/manifest.json: was made from another results/pairs/checkpoints/"),
+        ("calibration", f"{PAIRS['quantized'][0]}/manifest.json: was made from another results/pairs/calibration/"),
+        ("quantized", f"{PAIRS['evaluated'][0]}/metrics.json: was made from another results/pairs/quantized/"),
         ("evaluated", "table10.csv: "),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_failure_is_told_with_its_reason_and_the_way_on(run):
         "  12:00:00 error: weights.pt: 3 bytes are missing; fetch it again",
         "  log: logs/broken.log",
     ]
-    assert "1 jobs failed: plain. Mend the reason above; the same command goes on where this run stopped" in done.stderr
+    assert "1 jobs failed: plain. Fix the cause above, then run the same command again" in done.stderr
     assert "CalledProcessError" not in done.stderr
 
 
@@ -107,7 +107,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     os.killpg(started.pid, signal.SIGINT)  # as a terminal does
     text, _ = started.communicate(timeout=30)
     assert started.returncode != 0
-    assert "the same command goes on where this run stopped" in text, text
+    assert "it resumes where this run stopped" in text, text
     assert "Traceback" not in text
     assert "FAILED" not in text, text
 

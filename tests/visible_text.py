@@ -47,6 +47,6 @@ def visible(page: str) -> str:
 
 
 def offline(page: str) -> bool:
-    """Whether a page names nothing that a browser would have to load."""
-    addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+    """Whether a page names nothing that a browser would have to load; links to tables beside it are loaded later."""
+    addresses = [a for a in re.findall(r'(?:src|href)="([^"]*)"', page) if not a.endswith((".csv", ".tex"))]
     return all(a.startswith(("#", "data:")) for a in addresses) and not re.search(r"https?:|@import|url\((?!#)", page)

@@ -29,7 +29,7 @@ AROUND = re.compile(  # what Snakemake puts around a message
     r'|\n  File ".*/Snakefile", .*',
     re.MULTILINE,
 )
-ENDED = "the same command goes on where this run stopped"
+ENDED = "run the same command again; it resumes where this run stopped"
 
 
 class LogHandler(LogHandlerBase):
@@ -149,7 +149,7 @@ class LogHandler(LogHandlerBase):
             self.stopped = True
             return f"stopped; {ENDED}"
         if text.startswith("Exiting because a job execution failed") or text.startswith("At least one job did not"):
-            return f"{len(self.failed)} jobs failed: {'; '.join(self.failed)}. Mend the reason above; {ENDED}"
+            return f"{len(self.failed)} jobs failed: {'; '.join(self.failed)}. Fix the cause above, then {ENDED}"
         return text if level >= logging.WARNING or re.match("Nothing to be done|Report created", text) else ""
 
 

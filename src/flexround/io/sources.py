@@ -209,7 +209,7 @@ class _Wanted:
         if place := source.inside:
             return InputError(
                 f"source {self.name}: {place}: {reason}. It is a file of this project: restore it (git checkout "
-                f"{place}), or make it and its sha256 anew (worlds/README.md)"
+                f"{place}), or make it and its sha256 again (worlds/README.md)"
             )
         known = next(iter(self.known_hashes().values()), "recorded when it is first read")
         what, place = (", ".join(source.files), f"them into {path}/") if source.files else ("it", f"it at {path}")

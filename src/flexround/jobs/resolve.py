@@ -116,6 +116,6 @@ def upgraded(results: Path) -> list[str]:
             made.update((name, packages[name]) for name in DECISIVE if packages[name] != metadata.version(name))
     return [
         f"{name} {metadata.version(name)} is installed; results in {results} that were made with {old}: {count}; "
-        "they stay, and --forcerun data makes anew what you ask for"
+        "they stay; --forcerun data recomputes your target"
         for (name, old), count in sorted(made.items())
     ]

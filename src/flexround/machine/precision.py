@@ -48,7 +48,7 @@ def repeated(work: Callable[[], Result], again: bool = True) -> Result:
         if not again:
             raise InputError(
                 f"inplace: {told}, and a changed network can't start again; call "
-                "torch.use_deterministic_algorithms(True, warn_only=True) and load it anew, or leave inplace out"
+                "torch.use_deterministic_algorithms(True, warn_only=True) and load it again, or leave inplace out"
             ) from error
         log.warning("%s; done again without: last bits may be others each time", told)
     torch.use_deterministic_algorithms(True, warn_only=True)

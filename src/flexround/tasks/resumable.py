@@ -88,7 +88,7 @@ class Progress:
             settings["lr"] = rate
         for name, other in self.others.items():
             other.load_state_dict(kept["others"][name])
-        log.info("training goes on after %d epochs", kept["epoch"])
+        log.info("training resumes after %d epochs", kept["epoch"])
         return kept["epoch"], kept["facts"]
 
     def _weights(self) -> dict[str, Tensor]:

@@ -109,7 +109,7 @@ def _complete(path: Path, params: Params, seeds: int | None) -> list[Entry]:
         if entry.status == "partial":
             raise InputError(f"{path}: {entry.key} lacks seeds; make the table first, or with fewer seeds")
         if int(entry.n_seeds or 0) > (wanted := seeds or params.seeds(entry.task)):
-            raise InputError(f"{path}: {entry.n_seeds} seeds, expected {wanted}; make the table anew or give --seeds")
+            raise InputError(f"{path}: {entry.n_seeds} seeds, expected {wanted}; make the table again or give --seeds")
     return entries
 
 

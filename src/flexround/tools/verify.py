@@ -94,7 +94,7 @@ def _broken(path: Path) -> Iterator[tuple[Path, str]]:
         yield path, f"says that its place is {content.get('place')}"
     for origin, hashes in content.get("inputs", {}).items():
         if _hashes(Path(origin)) not in (None, hashes):
-            yield path, f"was made of another {origin} than lies there now"
+            yield path, f"was made from another {origin} than the present one"
 
 
 def outdated(plan: Plan, files: Iterable[Path]) -> Iterator[str]:

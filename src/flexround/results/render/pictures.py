@@ -72,8 +72,8 @@ def of_bits(standings: Iterable[Standing], plan: Plan) -> Plot:
     """Return values against bits, for each table in which a method has several numbers of bits."""
     title = "Accuracy against bits"
     text = (
-        f"A line for each method, bars of {Z} standard errors on the test set, dashed: full precision. What lies far "
-        "off is named below."
+        f"A line for each method, bars of {Z} standard errors on the test set, dashed: full precision. Values far "
+        "off are named below."
     )
     pictures = [found for standing in standings if (found := _against_bits(title, standing, plan))]
     return Plot("bits", title, text, "No table has a method at several bits with values.", pictures)
