@@ -25,9 +25,10 @@ def made():
 
 def test_each_scale_with_published_tables_has_a_report(made, tmp_path):
     page = made.tables(tmp_path)["tables"]
-    reports = {path.name for path in tmp_path.iterdir()}
+    reports = {path.name for path in tmp_path.glob("*.html")}
     assert reports == {"report-mini.html", "report-real.html"}
     assert all(f'href="../../{name}"' in page for name in reports)
+    assert (tmp_path / "reference/real1.csv").exists(), "linked by the report"
 
 
 def test_every_hyper_parameter_has_a_row_with_values_and_meaning(made):
