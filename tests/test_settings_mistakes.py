@@ -12,6 +12,7 @@ from table_runs import loaded
 
 from flexround.errors import SettingsError
 from flexround.quant.flexround import FlexRound
+from flexround.quant.rtn import RTN
 from flexround.settings import load, schema, user_rows, validation
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params, scale_path
@@ -222,6 +223,22 @@ def test_no_shipped_scale_has_mistakes_across_its_files(scale):
 class Forgetful(FlexRound):
     def groups(self):
         return {"a": [self.d1]}
+
+
+class Cut(RTN):
+    def forward(self, weight):
+        return super().forward(weight)[1:]
+
+
+class Writes(RTN):
+    def forward(self, weight):
+        return weight.mul_(0.5)
+
+
+@pytest.mark.parametrize("kind", [Cut, Writes])
+def test_a_wrong_result_of_a_rounding_is_named_with_its_layer(tmp_path, kind):
+    with pytest.raises(SettingsError, match=rf"^layer stem: {kind.__name__}\.forward must"):
+        toy.run(dataclasses.replace(toy.job(toy.recipe()), rounding=kind), tmp_path)
 
 
 def test_a_parameter_outside_all_groups_is_named(tmp_path):

@@ -46,6 +46,24 @@ class Layer:
         return torch.equal(rounding(weight), rounding.codes(weight) * rounding.final_grid().step)
 
 
+@torch.no_grad()
+def check(layers: Sequence[Layer]) -> None:
+    """Call each rounding once before it is attached.
+
+    Raises:
+        SettingsError: its result has another shape or type than the weight, or it wrote on the weight.
+    """
+    for layer in layers:
+        weight = in_groups(layer.module.weight.detach(), layer.given.step)  # type: ignore[operator]
+        given = weight.clone()
+        found = layer.rounding(given)
+        if (found.shape, found.dtype) != (weight.shape, weight.dtype) or not torch.equal(given, weight):
+            raise SettingsError(
+                f"layer {layer.name}: {type(layer.rounding).__name__}.forward must return a new tensor like its "
+                f"weight, {weight.dtype} {tuple(weight.shape)}, and leave the weight unchanged"
+            )
+
+
 def made(job: Reconstruction, name: str, module: nn.Module, end: End | None) -> Layer:
     """Return a layer with its unattached rounding on the initial grid."""
     hyper, axes = job.hyper, attach.weight_axes(module)

@@ -20,7 +20,7 @@ from flexround.reconstruct.cache import Batches, Store, on, slices
 from flexround.reconstruct.codes import Result, Stored, site_key
 from flexround.reconstruct.initial import calibrate
 from flexround.reconstruct.inputs import ends, unquantized
-from flexround.reconstruct.layers import Layer, fit, harden, learned, made, parameter_groups
+from flexround.reconstruct.layers import Layer, check, fit, harden, learned, made, parameter_groups
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import Reconstruction
 
@@ -201,6 +201,7 @@ class WeightPhase(Phase):
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         if job.joint:
             record["inputs"] = [self.names[layer] for layer in unquantized(job, index, quantized)]
+        check(layers)
         record["error_rtn"] = self._attach(index, layers, quantized, target)
         unseen, alike = set[str](), False  # alike: whether the codes equal the learned weights
         if self.learns(index):
