@@ -157,7 +157,7 @@ def test_a_cell_that_another_cpu_moves_gets_a_quarter_more(tmp_path):
 
 def test_tables_of_more_seeds_need_the_number_and_every_cell(tmp_path):
     squad(tmp_path, seeds=(0, 1, 2), shown=3)
-    with pytest.raises(InputError, match="3 seeds, expected 1; make the table anew or give --seeds"):
+    with pytest.raises(InputError, match="3 seeds, expected 1; make the table again or give --seeds"):
         made(tmp_path)
     assert made(tmp_path, seeds=3)["Q + AdaRound", "BERT-Base"]["n_seeds"] == "3"
     path = tmp_path / "mini/table12.csv"

@@ -149,12 +149,15 @@ def test_a_fresh_clone_shows_published_results_and_findings():
 def test_computed_comes_before_published_of_the_same_scale(tmp_path):
     write(tmp_path / "results/mini/table3.csv", "")
     assert published_results.find(tmp_path, PLAN.scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
+    clone = tmp_path / "clone"
+    (clone / "results").mkdir(parents=True)
+    (clone / "results/reference").symlink_to(ROOT / "results/reference")
     for scale, name, found in (
         ("mini", "table3.csv", True),
         ("mini", "table99.csv", False),
         ("paper", "table3.csv", False),
     ):
-        assert published_results.find(ROOT / "tests/..", loaded(scale).scale, name)[1] == found
+        assert published_results.find(clone, loaded(scale).scale, name)[1] == found
 
 
 def numbers(page: str, plot: str) -> list[list[str]]:
