@@ -220,6 +220,16 @@ def test_no_shipped_scale_has_mistakes_across_its_files(scale):
 # a user's rounding
 
 
+class Finer(RTN):
+    def final_grid(self):
+        return dataclasses.replace(self.grid, qmax=2 * self.grid.qmax)
+
+
+def test_a_rounding_keeps_the_bits_of_its_recipe(tmp_path):
+    with pytest.raises(SettingsError, match=r"^layer stem: Finer\.final_grid may change"):
+        toy.run(dataclasses.replace(toy.job(toy.recipe(), iters=0), rounding=Finer), tmp_path)
+
+
 class Forgetful(FlexRound):
     def groups(self):
         return {"a": [self.d1]}

@@ -41,10 +41,18 @@ def digest(of: dict[str, Path]) -> str:
     Raises:
         SyntaxError: a Python file doesn't parse.
     """
+    return _hash((name, _essence(str(path), path.read_bytes())) for name, path in sorted(of.items()))
+
+
+def sha256(of: dict[str, Path]) -> str:
+    """Return a hash of the whole files, within milliseconds."""
+    return _hash((name, path.read_bytes()) for name, path in sorted(of.items()))
+
+
+def _hash(parts: Iterable[tuple[str, bytes]]) -> str:
     found = hashlib.sha256()
-    for name, path in sorted(of.items()):
-        essence = _essence(str(path), path.read_bytes())
-        found.update(f"{name}\0{hashlib.sha256(essence).hexdigest()}\n".encode())
+    for name, content in parts:
+        found.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
     return found.hexdigest()
 
 

@@ -41,10 +41,11 @@ class Code(Strict):
     rooms: tuple[str, ...]
     modules: tuple[str, ...] = Field((), description="package.module:name that settings make the stage import")
     digest: str = ""
+    sha256: str = ""  # of the whole files: nothing is parsed where it is as planned
 
-    def found(self) -> str:
-        """Return the digest of the present code."""
-        return code.digest(code.files(self.rooms, self.modules))
+    def found(self) -> dict[str, Path]:
+        """Return all files in their present state."""
+        return code.files(self.rooms, self.modules)
 
     def check(self) -> None:
         """Compare the code with the plan.
@@ -52,7 +53,8 @@ class Code(Strict):
         Raises:
             InputError: a file has changed, in more than comments, docstrings and layout.
         """
-        if self.found() != self.digest:
+        now = self.found()
+        if code.sha256(now) != self.sha256 and code.digest(now) != self.digest:
             raise InputError("the code has changed since this run was planned; run the same command again")
 
 
@@ -71,7 +73,8 @@ class Job(Strict):
     @property
     def identity(self) -> str:
         """A digest of the settings and the code, which decide the result."""
-        return f"{derive(self.model_dump_json(exclude=set(self.explained))):016x}"
+        explanations = dict.fromkeys(self.explained, True) | {"code": {"sha256"}}
+        return f"{derive(self.model_dump_json(exclude=explanations)):016x}"
 
 
 class NetworkJob(Job):

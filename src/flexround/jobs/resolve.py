@@ -26,8 +26,6 @@ from flexround.settings.plan import Plan
 DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # another version can change a number
 
 SHARED = "FLEXROUND_JOBS"  # environment variable: path of the file that share() writes
-
-
 EXPECTED: dict[str, tuple[str, float]] = {}  # output of each planned job -> its stage and expected seconds
 TIMED = ("finetune", "gate", "reconstruct", "select", "evaluate")  # stages that take more than a second
 
@@ -57,17 +55,15 @@ def _seconds(plan: Plan, stage: str, arguments: Sequence[Any]) -> float:
     """Return the expected seconds of a job on one core."""
     if stage not in TIMED:
         return 1.0
-    if stage in ("finetune", "gate"):
-        task, checkpoint = arguments
-        return plan.seconds(stage, Run(plan.scale.name, task, checkpoint, "", 0))
-    return plan.seconds(stage, arguments[0])
+    names = (plan.scale.name, *arguments, "", 0) if stage in ("finetune", "gate") else ()
+    return plan.seconds(stage, Run(*names) if names else arguments[0]) or 1.0
 
 
 @functools.cache
 def planned_code(rooms: tuple[str, ...], modules: tuple[str, ...]) -> Code:
-    """Return a job's code with its present digest."""
-    of = Code(rooms=rooms, modules=modules)
-    return of.model_copy(update={"digest": of.found()})
+    """Return a job's code with its present digests."""
+    found = code.files(rooms, modules)
+    return Code(rooms=rooms, modules=modules, digest=code.digest(found), sha256=code.sha256(found))
 
 
 def job_or_exit(plan: Plan, stage: str, *arguments: object) -> Resolved:

@@ -35,7 +35,7 @@ class FlexRound(Rounding):
         form: str = "log",
     ) -> None:
         super().__init__(weight, grid, axes)
-        self.direct = form == "direct"
+        self.direct = {"log": False, "direct": True}[form]
         self.d1 = nn.Parameter(torch.zeros_like(grid.step), requires_grad=learn_s1)
         self.d2 = self.ones_log(weight, *range(weight.ndim))
         self.d3 = self.ones_log(weight, axes.output) if use_s3_s4 else None

@@ -109,10 +109,20 @@ def learned(layers: Sequence[Layer], unseen: Set[str]) -> dict[str, Any]:
 
 
 def harden(layers: Sequence[Layer]) -> Result:
-    """Replace each rounding by its codes times its step, in float32; return the stored codes."""
+    """Replace each rounding by its codes times its step, in float32; return the stored codes.
+
+    Raises:
+        SettingsError: a rounding's final grid has other bits or another granularity than the recipe's.
+    """
     found: Result = {}
     for layer in layers:
         grid, codes = layer.rounding.final_grid(), layer.rounding.codes(layer.weight())
+        kinds = [(of.qmin, of.qmax, of.step.shape, of.zero_point.shape) for of in (grid, layer.given)]
+        if kinds[0] != kinds[1]:
+            raise SettingsError(
+                f"layer {layer.name}: {type(layer.rounding).__name__}.final_grid may change values of step and zero "
+                f"point alone, not bits and shapes: {kinds[0]}, the recipe's are {kinds[1]}"
+            )
         attach.bake(layer.module, codes * grid.step)
         stored = store_codes(layer.name, codes, grid)
         stored = stored.reshape(layer.module.weight.shape)  # type: ignore[arg-type]

@@ -186,14 +186,14 @@ class Plan:
         asked = self.params.resources(stage, task, checkpoint)
         return asked.model_copy(update={"mem_mb": attempt * asked.mem_mb, "runtime": attempt * asked.runtime})
 
-    def seconds(self, step: str, run: Run) -> float:
-        """Return the expected seconds of a run's step on one core, from the scale's ``resources`` and ``needs``.
+    def seconds(self, step: str, run: Run) -> float | None:
+        """Return the expected seconds of a run's step on one core, if the scale's ``resources`` or ``needs`` have them.
 
         A step is finetune, reconstruct, evaluate, or another one, such as gate, that evaluates a network.
         """
         stage: Stage = "finetune" if step == "finetune" else "reconstruct" if step == "reconstruct" else "evaluate"
         seconds = self.params.resources(stage, run.task, run.checkpoint).seconds
-        if stage != "reconstruct":
+        if stage != "reconstruct" or seconds is None:
             return seconds
         recipe, hyper = self.params.recipe(run.recipe), self.hyper(run)[0]
         weights = 0 if recipe.rounding in UNLEARNED else hyper.iters

@@ -386,7 +386,7 @@ class Resources(Strict):
     gpu: Literal[0, 1]
     mem_mb: Megabytes
     runtime: Minutes = Field(description="minutes")
-    seconds: Positive = Field(1.0, description="expected on one core; of a reconstruction for an iteration")
+    seconds: Positive | None = Field(None, description="expected on one core; of a reconstruction for an iteration")
     gpu_mb: int = Field(0, ge=0, le=1_000_000_000, description="memory that the GPU must have")
 
 

@@ -55,6 +55,11 @@ def check_positions(model: Any, length: int) -> None:
         raise InputError(f"length={length}: the model has {positions} positions; choose at most that")
 
 
+def pad_alike(model: Any, tokenizer: Tokenizer) -> None:
+    """Tell a decoder's classifier, which reads the last non-padding token, the padding token of :func:`encode`."""
+    model.config.pad_token_id = (tokenizer.padding or {}).get("pad_id", 0)
+
+
 def blocks(
     texts: Iterable[str], tokenizer: Tokenizer, size: int, count: int, joined: int | None = None
 ) -> Iterator[np.ndarray]:

@@ -102,6 +102,7 @@ class Glue(text.TextTask):
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         checked = validate(TrainSettings, settings, f"train settings of GLUE {self.options.name}")
         encode.check_positions(model, self.options.max_length)
+        encode.pad_alike(model, tokenizer_files.load(network / TOKENIZER))
         rows = text.read_rows(data, "train")
         arrays = vars(self.encode(rows, network)) | {"labels": self.labels(rows)}
 
@@ -113,6 +114,7 @@ class Glue(text.TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
+        encode.pad_alike(model, tokenizer_files.load(network / TOKENIZER))
         metrics = GLUE_METRICS[self.options.name]
         if split == "heldout":  # only the metric that selects settings
             name, (metric, _) = next(iter(metrics.items()))

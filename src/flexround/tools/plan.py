@@ -70,8 +70,10 @@ def _report(plan: Plan, everything: dict[Output, str]) -> Iterator[str]:
         yield from _costs(plan, everything)
     else:
         jobs = [job for job in everything if job.step in STEPS and not job.done]
-        seconds = sum((plan.seconds(job.step, job.run) for job in jobs), 0.0)
-        yield f"about {math.ceil(seconds / 60)} minutes of one core for what is not done"
+        known = [seconds for job in jobs if (seconds := plan.seconds(job.step, job.run))]
+        if known:
+            minutes = math.ceil(sum(known) / 60)
+            yield f"about {minutes} minutes of one core for {len(known)} of {len(jobs)} jobs that are not done"
 
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
