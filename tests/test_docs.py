@@ -1,9 +1,14 @@
 """The documentation stays true: every link leads somewhere, every named command exists."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
+
+from flexround.library import command
+from flexround.tools import check, compare
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -32,10 +37,21 @@ def test_the_readme_is_read_in_five_minutes():
     assert len(text.splitlines()) <= 120
 
 
-def test_make_targets_in_the_readme_exist():
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"^ *make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
-        assert target == "results" or re.search(rf"^{target}:", makefile, re.MULTILINE), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_understood(page, tmp_path):
+    """Make finds each target, and the programs take their arguments."""
+    text = page.read_text().replace("/shared/flexround", str(tmp_path))
+    blocks = re.findall(r"^ {4,}((?:make|python -m flexround) .*)$", text, re.MULTILINE)
+    for line in {*blocks, *re.findall(r"`((?:make|flexround) [^`]+)`", text)}:
+        program, *words = shlex.split(line, comments=True)
+        if program == "make":
+            made = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
+            assert made.returncode == 0 or "no remote is known" in made.stderr, (line, made.stderr)
+            continue
+        words = words[2:] if program == "python" else words
+        if len(words) > 1:
+            parser = {"compare": compare, "check": check}.get(words[0], command).parser()
+            parser.parse_args(words[words[0] in ("compare", "check") :])
 
 
 def test_the_shown_rounding_is_the_one_that_is_tested():

@@ -2,10 +2,12 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import re
 import subprocess
 import sys
+import textwrap
 import warnings
 
 import pytest
@@ -267,6 +269,15 @@ def test_the_page_s_code_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     exec(compile("\n".join(blocks), "docs/library.md", "exec"), {"__name__": "__main__"})
     assert "torch.Size([1, 1000])" in capsys.readouterr().out
     assert len(ast.parse(blocks[0]).body) == 5, "the five lines"
+
+
+def test_the_readme_s_code_runs(tmp_path, monkeypatch):
+    shown = re.search(r"^    (import flexround, .*?)\n\n", (ROOT / "README.md").read_text(), re.S | re.M)[1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torchvision.models, "resnet18", lambda weights=None: mini.resnet18(num_classes=1000))
+    monkeypatch.setattr(flexround, "quantize", functools.partial(flexround.quantize, iters=1))
+    exec(textwrap.dedent("    " + shown), {"images": torch.randn(4, 3, 64, 64)})
+    assert (tmp_path / "resnet18-w4/manifest.json").exists()
 
 
 def test_the_papers_iterations_on_a_cpu_are_forecast(monkeypatch):

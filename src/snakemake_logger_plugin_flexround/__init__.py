@@ -22,7 +22,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 NAMED = ("task", "checkpoint", "recipe", "table", "figure", "source")  # wildcards that say what a job is about
 LONGEST = 12  # lines of a message
-FEW = 3  # jobs after which the time left is worth a guess
+MOST = 50  # times the expected seconds of the finished jobs are to come: too many to tell the time left
 TOLD = re.compile(r"CalledProcessError|At least one job did not complete")  # by the line of the job that failed
 AROUND = re.compile(  # what Snakemake puts around a message
     r"^(?:WorkflowError(?: in file .*)?|MissingRuleException):\n| \(if you use input functions .*\)"
@@ -99,7 +99,8 @@ class LogHandler(LogHandlerBase):
         seconds = time.time() - self.begin
         new = [self.jobs[number] for number in self.finished if number in self.jobs]
         self.done += new
-        left = f", about {_duration(seconds * self._share_left())} left" if FEW <= done < total else ""
+        share = self._share_left() if done < total else MOST
+        left = f", about {_duration(seconds * share)} left" if share < MOST else ""
         for job in new:
             took = _duration(time.time() - job["created"])
             yield f"[{done}/{total}{left}] {described(job)} ({took}){metrics(_paths(job['output']))}"
