@@ -83,8 +83,8 @@ def _quantize_arguments(commands: Any) -> None:
     made.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
     made.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
     made.add_argument("--samples", type=int, default=128, help="blocks of text (%(default)s)")
-    made.add_argument("--length", type=int, help=f"tokens of a block; {LENGTH} or the model's most if not given")
-    made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws (%(default)s)")
+    made.add_argument("--length", type=int, help=f"tokens of a block ({LENGTH}, or the model's maximum)")
+    made.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="directory of unfinished work (%(default)s)")
     made.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
@@ -95,7 +95,7 @@ def _quantize_arguments(commands: Any) -> None:
         metavar="KEY=VALUE",
         help="a hyper-parameter with another value than the scale's",
     )
-    made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
+    made.add_argument("--preflight", action="store_true", help="print time and memory, and write nothing")
 
 
 def recipes(_: argparse.Namespace) -> None:
