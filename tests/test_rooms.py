@@ -49,7 +49,7 @@ BUDGETS = {  # lines of each part; an issue may raise one, a smaller part lowers
     "machine": 430,
 }
 TOP = 330  # lines of the files at the top of the package
-TESTS = 15710
+TESTS = 15720
 LONGEST_NAME = 60  # characters of a test's name
 
 

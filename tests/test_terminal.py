@@ -112,6 +112,15 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert "FAILED" not in text, text
 
 
+def test_a_part_of_a_workflow_counts_its_own_jobs(tmp_path):
+    rules = 'rule b:\n    input: "a"\n    output: touch("b")\nrule a:\n    output: touch("a")\n'
+    (tmp_path / "Snakefile").write_text(rules)
+    command = [sys.executable, "-m", "snakemake", "--logger", "flexround", "--cores", "1", "b", "--until", "a"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "[1/1] a (" in ran.stderr + ran.stdout
+    assert "done in" in ran.stderr + ran.stdout
+
+
 def test_the_time_left_weighs_jobs_by_their_expected_seconds(monkeypatch):
     planned = {name: ("reconstruct", seconds) for name, seconds in zip("abcd", (10.0, 30.0, 40.0, 50.0), strict=True)}
     monkeypatch.setattr(resolve, "EXPECTED", planned | {"e": ("evaluate", 2.0)})

@@ -44,6 +44,7 @@ class LogHandler(LogHandlerBase):
         self.jobs: dict[int, dict[str, Any]] = {}
         self.finished: list[int] = []
         self.counts: Counter[str] = Counter()
+        self.planned = 0  # jobs; an event of progress has too many with --until
         self.done: list[dict[str, Any]] = []
         self.failed: list[str] = []
         self.stopped = False
@@ -72,7 +73,7 @@ class LogHandler(LogHandlerBase):
             case LogEvent.JOB_FINISHED:
                 self.finished.append(facts["job_id"])
             case LogEvent.PROGRESS:
-                return "\n".join(self._progress(facts["done"], facts["total"]))
+                return "\n".join(self._progress(facts["done"], self.planned))
             case LogEvent.JOB_ERROR:
                 return self._failure(facts["rule_name"], facts)
             case LogEvent.GROUP_ERROR:
@@ -89,10 +90,11 @@ class LogHandler(LogHandlerBase):
     def _plan(self, stats: dict[str, int]) -> str:
         """Return how many jobs of which rules there will be."""
         self.counts = Counter({rule: count for rule, count in stats.items() if rule not in ("total", "all")})
+        self.planned = stats.get("total", 0)
         largest = self.counts.most_common(4)
         rest = self.counts.total() - sum(count for _, count in largest)
         listed = ", ".join(f"{count} {rule}" for rule, count in largest)
-        return f"{stats.get('total', 0)} jobs: {listed}{f' and {rest} more' if rest else ''}; logs/ has a log of each"
+        return f"{self.planned} jobs: {listed}{f' and {rest} more' if rest else ''}; logs/ has a log of each"
 
     def _progress(self, done: int, total: int) -> Iterator[str]:
         """Yield a line for each job that has finished since the last one."""
