@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tokenizers
+import torch
 import transformers
 
 from flexround.errors import InputError
@@ -74,3 +75,18 @@ def test_a_llama_begins_texts_and_tells_a_space_before_a_word():
             tokenizer.normalizer = tokenizers.normalizers.Sequence([prepend, replace])
         with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
             tokenizer_files.check_begin(model, tokenizer, Path("there"))
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_decoders_classifier_reads_the_last_token_of_a_text(padded, wordpiece):
+    tokenizer = tokenizers.Tokenizer.from_str(wordpiece.to_str())
+    if padded:
+        tokenizer.enable_padding(pad_id=7)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=tokenizer.get_vocab_size(), **sizes)
+    model = transformers.LlamaForSequenceClassification(config).eval()
+    encode.pad_alike(model, tokenizer)
+    made = encode.encode(tokenizer, FIRST[:3], None, 24)
+    batch = model(torch.from_numpy(made.ids), torch.from_numpy(made.mask).long()).logits
+    for row, mask, logits in zip(made.ids, made.mask, batch, strict=True):
+        torch.testing.assert_close(model(torch.from_numpy(row[mask][None])).logits[0], logits)

@@ -44,7 +44,7 @@ BUDGETS = {  # lines of each part; an issue may raise one, a smaller part lowers
     "stages": 540,
     "results": 3060,
     "regress": 190,
-    "tools": 1450,
+    "tools": 1560,
     "io": 700,
     "machine": 430,
 }

@@ -12,7 +12,7 @@ from flexround.errors import SettingsError
 from flexround.jobs.jobfile import Job, Planned, network
 from flexround.results import paper_numbers, sample_sizes
 from flexround.results.cells import Scope
-from flexround.results.claims.specs import Claims, budget_key
+from flexround.results.claims.specs import AT_EQUAL, Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import layout, validation
@@ -237,11 +237,11 @@ def entrants(plan: Plan, runs: list[Run]) -> dict[str, tuple[str, str, str]]:
     """Return each quantized run's method, setting and place in the ranking, by ``budget_key``; choices take no part.
 
     If two recipes of a cell have the same method, the later one becomes a method with the recipe's name. The order is
-    that of ``params/recipes.yaml``, then of the user's own recipes.
+    that of ``params/recipes.yaml``, then of the user's own recipes; runs at equal iterations come last.
     """
     found: dict[str, tuple[str, str, str]] = {}
     order = list(plan.params.recipes.recipes)
-    for run in sorted(runs, key=lambda run: order.index(run.recipe)):
+    for run in sorted(runs, key=lambda run: (run.recipe.endswith(AT_EQUAL), order.index(run.recipe))):
         recipe = plan.params.recipe(run.recipe)
         if recipe.rounding is None or budget_key(run) in found:
             continue

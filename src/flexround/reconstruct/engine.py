@@ -186,8 +186,9 @@ def _timed(
     numbers = " ".join(f"{key}={value:.4g}" for key, value in record.items() if isinstance(value, float))
     past = [entry["record"] for entry in state.entries if entry.get("record", {}).get("phase") == phase.name]
     left = statistics.mean(each["seconds"] for each in (*past, record)) * (len(job.blocks) - index - 1) / 60
-    pace = f"{record.get('iterations', 0) / record['seconds']:.1f} iterations/s, {left:.0f} min left in this phase"
-    log.info("%s %d/%d %s: %s; %s", phase.name, index + 1, len(job.blocks), record["block"], pace, numbers)
+    pace = f"{count / record['seconds']:.1f} iterations/s, " if (count := record.get("iterations")) else ""
+    said = f"{record['block']}: {pace}{left:.0f} min left in this phase"
+    log.info("%s %d/%d %s; %s", phase.name, index + 1, len(job.blocks), said, numbers)
     return learned, carry, record
 
 

@@ -12,6 +12,7 @@ DIRECTORY = Path(REFERENCE)
 SHARED = ("claims.csv", "errata.csv", "ranking.csv")  # of a scale with its own series of tables
 SUMMARY = "metrics.json"  # shown by DVC; made from the published tables only
 TOLERANCES = "tolerances.csv"  # for the published tables, read by `make regress`
+ARCHIVE = "evaluated.tar.xz"  # metrics and scores of each run of a scale whose tables are published in pieces
 MADE = "made.json"  # commit, date and machine of each published table
 
 

@@ -4,7 +4,7 @@ A *cell* is one metric of a network on a task. It fixes the setting (B or Q), nu
 first and last layer, number of calibration samples and preprocessing. Its *methods* are roundings with their options:
 all compared rows in the scale's tables, own rows included. A run that several tables show counts once. If a table
 prints several metrics in one place, such as top-1/top-5, the first metric counts. Where a method also ran with as many
-iterations as FlexRound (recipes ``*-equal``), a second ranking of all cells takes these runs instead.
+iterations as FlexRound (recipes ``*-equal``), a second ranking of these cells takes these runs instead.
 
 All pairs of methods in a cell are compared by the tables' test (``paired.difference``). Benjamini and Hochberg's method
 adjusts the p values for all pairs of the scale. One method is better than another if the adjusted p value is below 0.05
@@ -22,12 +22,11 @@ import pandas as pd
 
 from flexround.results import frames
 from flexround.results.cells import Cell
-from flexround.results.claims.specs import budget_key
+from flexround.results.claims.specs import AT_EQUAL, budget_key
 from flexround.results.paired import Lead, adjusted, between
 from flexround.results.render.overview import family_of
 
 ALL, EQUAL, FAMILY, SETTING = "all", "equal iterations", "family", "setting"
-AT_EQUAL = "-equal"  # end of the recipes with as many iterations as FlexRound
 LEADS, SHARES, LOSES, LEFT_OUT = OUTCOMES = ["leads", "shares", "loses", "left_out"]
 Entrant = tuple[str, str, str]  # method, setting with bits, and the cell's identity without the metric
 Contest = dict[str, Cell]  # the methods of a cell
@@ -59,13 +58,13 @@ def contests(cells: Sequence[Cell], entrants: Mapping[str, Entrant]) -> list[Con
 
 
 def at_equal_iterations(found: Sequence[Contest], cells: Sequence[Cell]) -> list[Contest]:
-    """Return the contests with the runs at equal iterations instead of their methods' own; none without such runs."""
+    """Return the contests that have runs at equal iterations, with these instead of their methods' own."""
     equal = {(budget_key(cell.run), cell.metric): cell for cell in cells if cell.run.recipe.endswith(AT_EQUAL)}
     swapped = [
         {method: equal.get((budget_key(cell.run) + AT_EQUAL, cell.metric), cell) for method, cell in contest.items()}
         for contest in found
     ]
-    return swapped if swapped != list(found) else []
+    return [contest for contest, own in zip(swapped, found, strict=True) if contest != own]
 
 
 def judge(found: Sequence[Contest]) -> list[dict[str, str]]:

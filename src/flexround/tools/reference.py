@@ -1,7 +1,11 @@
-"""Make the reference for `make regress`: the tables of a scale, and a tolerance for each cell."""
+"""Make the reference for `make regress`: the tables of a scale, and a tolerance for each cell.
+
+The tables of a scale with an archive of scores (real-evaluated.tar.xz) are made from it, after your runs are added.
+"""
 
 import argparse
 import logging
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +17,14 @@ from flexround.regress.tolerances import Tolerance
 from flexround.results import frames
 from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
-from flexround.results.published_results import MADE, SHARED, SUMMARY, TOLERANCES, published_name
+from flexround.results.published_results import ARCHIVE, MADE, SHARED, SUMMARY, TOLERANCES, published_name
 from flexround.results.render import origins
 from flexround.results.table_csv import number, summarise
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
-from flexround.tools import cli, verify
+from flexround.settings.plan import Plan
+from flexround.tools import archive, cli, verify
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +35,34 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--elsewhere", type=Path, help="directory of tables made on another kind of CPU; may lack tables and rows"
     )
-    arguments.add_argument("--seeds", type=int, help="trials that the tables were made with; none: the scale's")
     arguments.add_argument("--results", type=Path, default=Path("results"), help="directory with SCALE/")
     arguments.add_argument("--out", type=Path, default=Path("results/reference"), help="directory of the reference")
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Copy the tables, their claims and errata, and write tolerances: a cell with a tolerance keeps it."""
+    """Publish the tables that were computed, or the archived tables together with runs that were computed."""
     params = load_params(arguments.scale)
-    directory = arguments.results / params.scale.name
-    tables = cli.tables(params, directory)
-    for path, problem in verify.untrue(directory, params):
+    for path, problem in verify.untrue(arguments.results / params.scale.name, params):
         raise InputError(f"{path}: {problem}; make the table again")
-    entries = [entry for path in tables.values() for entry in _complete(path, params, arguments.seeds)]
+    path = arguments.out / published_name(params.scale, ARCHIVE)
+    if not path.exists():
+        publish(params, arguments.results, arguments)
+        return
+    plan = Plan(params)
+    with tempfile.TemporaryDirectory() as name:
+        archive.unpack(plan, path, Path(name))
+        archive.add(plan, arguments.results, Path(name))
+        archive.make(plan, Path(name))
+        write_bytes(path, archive.pack(plan, Path(name)))
+        publish(params, Path(name, "results"), arguments)
+
+
+def publish(params: Params, results: Path, arguments: argparse.Namespace) -> None:
+    """Copy the tables, their claims and errata, and write tolerances: a cell with a tolerance keeps it."""
+    directory = results / params.scale.name
+    tables = cli.tables(params, directory)
+    entries = [entry for path in tables.values() for entry in _complete(path)]
     limits = arguments.out / published_name(params.scale, TOLERANCES)
     known = frames.load(limits, Tolerance)
     lines = _limits(entries, {_place(line.key): line for line in known}, params)
@@ -64,19 +83,20 @@ def run(arguments: argparse.Namespace) -> None:
     write_json(arguments.out / published_name(params.scale, SUMMARY), summarise(tables.values()))
     path = arguments.out / published_name(params.scale, MADE)
     old = read_json(path) if path.exists() else {}
-    made = {tables[number].stem: _made(number, entries, arguments, params) for number in tables}
+    made = {tables[number].stem: _made(number, entries, results.parent, params) for number in tables}
     write_json(path, old | {name: facts for name, facts in made.items() if facts["commit"]})
     log.info("%d cells of tables %s; not there: %s", len(entries), list(tables), sorted(params.tables.keys() - tables))
 
 
-def _made(number: int, entries: list[Entry], arguments: argparse.Namespace, params: Params) -> dict[str, Any]:
+def _made(number: int, entries: list[Entry], root: Path, params: Params) -> dict[str, Any]:
     """Return the origin of a table: its command, and the commits, dates and machines of its evaluations."""
     own = [entry for entry in entries if entry.table == number]
-    runs = {run for entry in own for run in origins.evaluated(entry, arguments.results.parent)}
-    files = [arguments.results.parent / layout.evaluated_dir(run) / "metrics.json" for run in runs]
-    found = [read_json(file)["environment"] for file in files]
+    runs = {run for entry in own for run in origins.evaluated(entry, root)}
+    files = [root / layout.evaluated_dir(run) / "metrics.json" for run in runs]
+    found = [facts for file in files if "commit" in (facts := read_json(file)["environment"])]
     machines = {of["device"].replace("CPU x86_64", f"{of['processor']} ({of['simd']})") for of in found}
-    seeds = f" SEEDS={arguments.seeds}" if arguments.seeds else ""
+    count = max((int(entry.n_seeds or 0) for entry in own), default=0)
+    seeds = f" SEEDS={count}" if params.scale.shows.tables != "table" else ""
     return {
         "command": f"make results/{params.tables[number].name}.csv SCALE={params.scale.name}{seeds}",
         "commit": sorted({facts["commit"] or "unknown" for facts in found}),
@@ -100,7 +120,7 @@ def _place(key: Key) -> Key:
     return key._replace(row=0)
 
 
-def _complete(path: Path, params: Params, seeds: int | None) -> list[Entry]:
+def _complete(path: Path) -> list[Entry]:
     """Read a table; refuse a table that can't be a reference."""
     entries = frames.load(path, Entry)
     for entry in entries:
@@ -108,8 +128,6 @@ def _complete(path: Path, params: Params, seeds: int | None) -> list[Entry]:
             raise InputError(f"{path}: {entry.key} is missing; a reference holds every cell, make the table first")
         if entry.status == "partial":
             raise InputError(f"{path}: {entry.key} lacks seeds; make the table first, or with fewer seeds")
-        if int(entry.n_seeds or 0) > (wanted := seeds or params.seeds(entry.task)):
-            raise InputError(f"{path}: {entry.n_seeds} seeds, expected {wanted}; make the table again or give --seeds")
     return entries
 
 

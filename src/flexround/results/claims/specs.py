@@ -10,6 +10,7 @@ from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import Positive, Strict
 
 CLAIMS = PARAMS / "claims.yaml"
+AT_EQUAL = "-equal"  # end of the recipes with as many iterations as FlexRound
 
 
 class Claim(Strict):
