@@ -65,7 +65,7 @@ def test_dvc_shows_what_is_published_in_a_fresh_clone(clone):
     plots = run(clone, "dvc", "plots", "show", "--out", "plots")
     assert "failed" not in plots.stdout + plots.stderr
     page = (clone / "plots/index.html").read_text()
-    assert page.count("vegaEmbed(") == 28
+    assert page.count("vegaEmbed(") == 29
     assert len(list((clone / "plots/static").glob("*.png"))) == 2
 
 
