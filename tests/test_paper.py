@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from scipy.stats import false_discovery_control
 from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
@@ -128,10 +127,6 @@ def test_readme_and_results_say_what_is_published():
     ) in readme
     assert f"makes {len(real)} comparisons of FlexRound with AdaRound" in results
     assert f"corrected for all {sum(asked.values())} comparisons that the claims make there" in results
-    alone = false_discovery_control([float(line.p_value) for line in real])
-    worse = [(line, p < 0.05) for line, p in zip(real, alone, strict=True) if line.outcome == "worse"]
-    assert len(worse) == 5
-    assert all(decided for _, decided in worse)
     assert f"[{asked[HOLDS]} comparisons hold, {asked[FAILS]} don't, {asked[NOISE]} are inside the noise]" in results
     found = [line.verdict for line in mini if line.place in ("table 5", "table 23", "table 24")]
     assert (
