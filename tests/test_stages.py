@@ -24,7 +24,7 @@ def modules(room):
     return {path.stem for path in (ROOT / "src/flexround" / room).glob("*.py")} - {"__init__"}
 
 
-TOOLS = sorted(modules("tools") - {"cli", "cost", "target_hints"})  # these are no programs
+TOOLS = sorted(modules("tools") - {"archive", "cli", "cost", "target_hints"})  # these are no programs
 
 # command lines
 
