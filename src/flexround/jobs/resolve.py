@@ -55,8 +55,11 @@ def _seconds(plan: Plan, stage: str, arguments: Sequence[Any]) -> float:
     """Return the expected seconds of a job on one core."""
     if stage not in TIMED:
         return 1.0
-    names = (plan.scale.name, *arguments, "", 0) if stage in ("finetune", "gate") else ()
-    return plan.seconds(stage, Run(*names) if names else arguments[0]) or 1.0
+    run = arguments[0]
+    if stage in ("finetune", "gate"):
+        task, checkpoint = arguments
+        run = Run(plan.scale.name, task, checkpoint, "", 0)
+    return plan.seconds(stage, run) or 1.0
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def unpack(plan: Plan, archive: Path, root: Path) -> None:
 
 
 def add(plan: Plan, results: Path, root: Path) -> None:
-    """Copy the evaluations of the scale's tables and figures from ``results``; newer ones replace archived ones."""
+    """Copy the evaluations of the scale's tables and figures from ``results``; they replace archived ones."""
     for run in _runs(plan):
         for path in (results.parent / layout.evaluated_dir(run)).parent.glob("seed*/*"):
             if path.name in FILES:
