@@ -95,13 +95,12 @@ def _made(number: int, entries: list[Entry], root: Path, params: Params) -> dict
     files = [root / layout.evaluated_dir(run) / "metrics.json" for run in runs]
     environments = [read_json(file)["environment"] for file in files]
     known = [facts for facts in environments if "commit" in facts]
-    unknown = ["unknown"] if known and len(known) < len(environments) else []  # evaluated before commits were recorded
     machines = {of["device"].replace("CPU x86_64", f"{of['processor']} ({of['simd']})") for of in known}
     count = max((int(entry.n_seeds or 0) for entry in own), default=0)
     seeds = f" SEEDS={count}" if params.scale.shows.tables != "table" else ""
     return {
         "command": f"make results/{params.tables[number].name}.csv SCALE={params.scale.name}{seeds}",
-        "commit": sorted({*unknown, *(facts["commit"] or "unknown" for facts in known)}),
+        "commit": sorted({facts.get("commit") or "unknown" for facts in environments}) if known else [],
         "date": sorted({facts["date"] for facts in known}),
         "machine": sorted(machines),
     }
