@@ -138,6 +138,9 @@ def test_a_reference_says_when_and_where_it_was_made(tmp_path):
     made(results)
     expected = {"command": "make results/table12.csv SCALE=mini", "date": ["2026-11-28"], "machine": ["Xeon (AVX512)"]}
     assert published_results.made(tmp_path, MINI.scale) == {"table12": expected | {"commit": ["c" * 40]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": {"device": "CPU x86_64"}}))
+    made(results)
+    assert published_results.made(tmp_path, MINI.scale)["table12"]["commit"] == ["c" * 40, "unknown"]
 
 
 def test_a_cell_that_another_cpu_moves_gets_a_quarter_more(tmp_path):

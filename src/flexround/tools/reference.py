@@ -93,14 +93,15 @@ def _made(number: int, entries: list[Entry], root: Path, params: Params) -> dict
     own = [entry for entry in entries if entry.table == number]
     runs = {run for entry in own for run in origins.evaluated(entry, root)}
     files = [root / layout.evaluated_dir(run) / "metrics.json" for run in runs]
-    found = [facts for file in files if "commit" in (facts := read_json(file)["environment"])]
-    machines = {of["device"].replace("CPU x86_64", f"{of['processor']} ({of['simd']})") for of in found}
+    environments = [read_json(file)["environment"] for file in files]
+    known = [facts for facts in environments if "commit" in facts]
+    machines = {of["device"].replace("CPU x86_64", f"{of['processor']} ({of['simd']})") for of in known}
     count = max((int(entry.n_seeds or 0) for entry in own), default=0)
     seeds = f" SEEDS={count}" if params.scale.shows.tables != "table" else ""
     return {
         "command": f"make results/{params.tables[number].name}.csv SCALE={params.scale.name}{seeds}",
-        "commit": sorted({facts["commit"] or "unknown" for facts in found}),
-        "date": sorted({facts["date"] for facts in found}),
+        "commit": sorted({facts.get("commit") or "unknown" for facts in environments}) if known else [],
+        "date": sorted({facts["date"] for facts in known}),
         "machine": sorted(machines),
     }
 
