@@ -90,7 +90,7 @@ def test_tables_claims_report_and_figures_are_its_own(work):
     lines = list(csv.DictReader(path.read_text().splitlines()))
     assert {line["place"] for line in lines} == {*(f"real {number}" for number in range(1, 10)), "figure 7"}
     assert {line["published_margin"] for line in lines} == {""}
-    assert "asked of real networks" in report_page.render(work.root, work.plan)
+    assert "on released networks" in report_page.render(work.root, work.plan)
 
 
 def test_a_figure_of_budgets_has_a_point_for_each_run(work):
