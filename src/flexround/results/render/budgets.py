@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 X = {"iterations": "iterations for a block", "seconds": "CPU seconds"}
 Y = {"value": "", "error": "error / RTN's"}
-SECONDS = [25 * 2**power for power in range(16)]
+SECONDS = [5 * 2**power for power in range(16)]
 
 
 def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
