@@ -19,7 +19,7 @@ class Claim(Strict):
     where: str = Field(description="section or appendix of the paper, and how it is said there if not in words")
     text: str
     places: tuple[str, ...] = Field(description="`table N` or `figure N`")
-    pairs: tuple[tuple[str, str], ...] = Field(description="[one, other]: recipes, with {names} for what both share")
+    pairs: tuple[tuple[str, str], ...] = Field(description="[one, other]: recipes; {name}: a number or word of both")
     sections: tuple[str, ...] = Field((), description="only these; all if there are none")
     columns: tuple[str, ...] = Field((), description="only these; all if there are none")
     metrics: tuple[str, ...] = Field((), description="only these, named as in published.csv; all if there are none")
@@ -36,7 +36,7 @@ class Claim(Strict):
         """Yield the cells of a table or figure that the claim compares, pair by pair."""
         by_place = {(cell.run.recipe, *_place(cell)): cell for cell in cells}
         for one, other in self.pairs:
-            pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\w+)", re.escape(one))  # a {name} has no hyphen
+            pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+|[a-z]\\w*)", re.escape(one))
             for cell in filter(self._covers, cells):
                 names = re.fullmatch(pattern, cell.run.recipe)
                 rival = by_place.get((other.format(**names.groupdict()), *_place(cell))) if names else None
