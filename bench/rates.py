@@ -43,7 +43,7 @@ def inputs(job: ReconstructJob, count: int, every: int) -> dict[int, Tensor]:
     carry, found = phase.start(), {}
     for index in range(len(work.blocks)):
         with work.weights.block(index, again=False):
-            if index % every == 1:
+            if (index - 1) % every == 0:
                 found[index] = carry["full"]
             phase.full_precision(index, carry)
         carry["full"] = carry.pop("target")

@@ -94,7 +94,7 @@ def test_an_own_row_competes_and_every_rendering_shows_it(mini, home):
     assert "(/)" not in text
 
 
-@pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("real", 30)])
+@pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("real", 33)])
 def test_a_rounding_like_flexround_has_its_rows_and_settings(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
     params = user_rows.merge(project, file)
