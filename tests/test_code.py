@@ -70,6 +70,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "my_package/rounding.py").write_text("from .base import X\n")
     (tmp_path / "my_package/base.py").write_text("X = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_rounding", raising=False)
     return tmp_path
 
 

@@ -211,7 +211,7 @@ GRIDS = [
     (2, "", {"setting": "Q", "a_bits": 4}, True),
     (2, "", {"setting": "B", "a_bits": 4}, True),  # has an output of the first layer in 8 bit, as B in the paper
     (2, "", {"setting": "Q", "a_bits": 4, "stem_output_bits": 8}, False),
-    (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "a_granularity": "token"}, False),
+    (6, "", {"setting": "Q", "a_bits": 8, "a_granularity": "token"}, False),
 ]
 
 

@@ -37,7 +37,6 @@ CONTEXT = "Zürich lies on a lake."
 WIKI = ["", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n"]
 
 
-COLA = 'gj04\t1\t\t"Zürich.\ngj04\t0\t*\tOn\u2028a lake that is old and cold.\n'
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tZürich .\t<QUOTE>\n"
 STSB = 'news\tMSRpar\t2012\t0001\t3.800\t"Zürich\ta\nnews\tMSRpar\t2012\t2\t0.5\tb\tc\turl\turl\n'
 
@@ -94,10 +93,7 @@ def released(name, split, file, text, *rows):
 
 
 CASES = {
-    "cola": released(
-        "cola", "train", "in_domain_train.tsv", COLA, ('"Zürich.', 1), ("On\u2028a lake that is old and cold.", 0)
-    ),
-    "sst2": released("sst2", "validation", "test.tsv", "sentence\tlabel\nzürich \t1\n", ("zürich ", 1)),
+    "sst2": released("sst2", "validation", "test.tsv", "sentence\tlabel\n\u2028zürich \t1\n", ("\u2028zürich ", 1)),
     "mrpc": released("mrpc", "validation", "msr_paraphrase_test.txt", MRPC, ("Zürich .", "<QUOTE>", 1)),
     "stsb": released("stsb", "train", "sts-train.csv", STSB, ('"Zürich', "a", 3.8), ("b", "c", 0.5)),
     "glue": Case(

@@ -17,7 +17,7 @@ from flexround.tasks import commonsense
 
 STORIES = ["once abc ab", "abc abc on", "ab once once", "on on abc a b c", "once on", "abc ab ab ab"]
 NETWORKS = [("cifar10", "resnet20"), ("cifar10", "resnet56"), ("tinystories", "stories260k")]
-NETWORKS += [("photographs", "efficientnet-lite0"), ("glue-cola", "minilm"), ("commonsense", "smollm2-135m")]
+NETWORKS += [("photographs", "efficientnet-lite0"), ("glue-stsb", "minilm"), ("commonsense", "smollm2-135m")]
 NETWORKS += [("imagenet", "mobilenetv2")]
 
 
@@ -46,10 +46,10 @@ def work(tmp_path_factory):
     (place / "tinystories").mkdir()
     (place / "tinystories/tiny.utf8").write_text("\n<|endoftext|>\n".join(STORIES * 8))
     real_files.write_sentence_bert(place / "minilm", STORIES)
-    (place / "glue-files/cola").mkdir(parents=True)
-    for name in ("in_domain_train", "in_domain_dev", "out_of_domain_dev"):
-        lines = (f"{name}\t{number % 2}\t\t{STORIES[number % 6]}\n" for number in range(40))
-        (place / f"glue-files/cola/{name}.tsv").write_text("".join(lines))
+    (place / "glue-files/stsb").mkdir(parents=True)
+    for name in ("train", "dev"):
+        lines = (f"\t\t\t\t{number % 6}\t{STORIES[number % 6]}\t{STORIES[number % 4]}\n" for number in range(40))
+        (place / f"glue-files/stsb/sts-{name}.csv").write_text("".join(lines))
     real_files.write_gguf(real_files.llama(**real_files.GGUF), place / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     for name, content in real_files.POSED.items():
         rows = content * 4 if name == "hellaswag" else [content] * 4
@@ -70,7 +70,7 @@ def test_every_network_is_imported_and_quantized(work):
     assert (work.weights(*NETWORKS[2]) / "tokenizer.json").is_file()
     rows = (work.data("tinystories") / "validation.jsonl").read_text().splitlines()
     assert len(rows) == len(STORIES) * 8 / 2
-    assert work.metrics(*NETWORKS[4])["n_examples"] == {"matthews": 80}
+    assert work.metrics(*NETWORKS[4])["n_examples"] == {"pearson": 40, "spearman": 40}
     assert tokenizer_files.load(work.weights(*NETWORKS[4]) / "tokenizer.json").truncation is None
     counts = work.metrics(*NETWORKS[5], "b-flexround-w4")["n_examples"]
     assert counts == {"ppl": 4} | dict.fromkeys(commonsense.POSED, 3)

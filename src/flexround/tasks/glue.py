@@ -47,7 +47,6 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = {
-    "cola": Layout(("in_domain_train.tsv",), ("in_domain_dev.tsv", "out_of_domain_dev.tsv"), 1, (3,), 0),
     # This copy has a tenth of the training phrases in dev.tsv, and GLUE's validation split in test.tsv.
     "sst2": Layout(("train.tsv", "dev.tsv"), ("test.tsv",), 1, (0,), 1),
     "mrpc": Layout(("msr_paraphrase_train.txt",), ("msr_paraphrase_test.txt",), 0, (3, 4), 1),

@@ -151,7 +151,7 @@ class GlueOptions(TextOptions):
     name: Name
     root: Path = Field(Path("glue"), description="the data set: relative to the sources directory, or absolute")
     released: bool = Field(
-        False, description="cola, sst2, mrpc or stsb, from the tab-separated files of its authors; false: from the hub"
+        False, description="sst2, mrpc or stsb, from the tab-separated files of its authors; false: from the hub"
     )
     train: Samples | None = Field(None, description="training rows, drawn at random; none: all")
 
