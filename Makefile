@@ -159,5 +159,5 @@ status: $(INSTALLED) ## write the status of all tables and its figure into docs/
 findings: $(INSTALLED) ## write the table of findings into README.md
 	python -m flexround.tools.readme findings
 
-evidence: $(INSTALLED) ## write the first table of docs/results.md
+evidence: $(INSTALLED) ## write the tables of docs/results.md with numbers of the scale real
 	python -m flexround.tools.readme evidence

@@ -1,42 +1,48 @@
-"""Write a table of README.md (findings) or of docs/results.md (evidence of the scale real, status of all tables).
+"""Write the tables of README.md (findings) or docs/results.md (evidence of the scale real, status of all tables).
 
 The tables come from results/reference.
 """
 
 import argparse
 import re
-import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flexround import metrics
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_text
+from flexround.jobs import tables as jobs
 from flexround.results import grid, published_results
 from flexround.results.claims import verdicts
-from flexround.results.claims.verdicts import JudgedClaim
-from flexround.results.grid import Entry, GridRow, TableGrid
+from flexround.results.claims.specs import AT_EQUAL, budget_key
+from flexround.results.claims.verdicts import JudgedClaim, Judgement
+from flexround.results.grid import Entry
 from flexround.results.render import leads, markdown, overview
 from flexround.results.render.figure_style import save
-from flexround.results.render.words import plain, scale_note
+from flexround.results.render.words import scale_note
+from flexround.settings.layout import FULL_PRECISION, PARAMS
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
+from flexround.settings.plan import Plan
+from flexround.settings.tables import Table
+from flexround.settings.validation import read_yaml
 from flexround.tools import cli
 
-FINDINGS = (  # network and data; number of a table of the scale real; column; metric; recipe of FlexRound
-    ("MobileNetV2, ImageNet", 8, "MobileNetV2", "top1", "b-flexround-w4"),
-    ("", 8, "MobileNetV2", "top1", "b-flexround-w3"),
-    ("", 8, "MobileNetV2", "top1", "b-flexround-w2"),
-    ("", 8, "MobileNetV2", "top1", "q-flexround-w3a3"),
-    ("EfficientNet-Lite0, ImageNet", 5, "EfficientNet-Lite0", "top1", "b-flexround-w4-tensor"),
-    ("", 5, "EfficientNet-Lite0", "top1", "b-flexround-w3"),
-    ("ResNet-20, CIFAR-10", 1, "ResNet-20", "top1", "b-flexround-w2"),
-    ("MiniLM, STS-B", 6, "STS-B", "pearson", "q-flexround-w3a8"),
-    ("SmolLM2-135M, WikiText2", 7, "WikiText2", "perplexity", "b-flexround-w4"),
-)
+Column = tuple[str, str, str, str]  # title; column, metric and recipe of a table of the scale real
+METHODS = {  # label -> name in recipes, end of the recipe
+    "RTN": ("rtn", ""),
+    "AdaQuant": ("adaquant", ""),
+    "AdaRound": ("adaround", ""),
+    "AdaRound, equal iterations": ("adaround", AT_EQUAL),
+    "GPTQ": ("gptq", ""),
+    "SignRound": ("signround", ""),
+    "LRQ": ("lrq", ""),
+    "FlexRound": ("flexround", ""),
+}
+NOT_LEARNED = {"rtn", "gptq"}
+WINNERS = {verdicts.BETTER: "FlexRound", verdicts.WORSE: "AdaRound"}
 PAGES = {"status": "docs/results.md", "findings": "README.md", "evidence": "docs/results.md"}
 LEADS = Path("docs/figures/leads.png")
-BITS = "![Accuracy against bits](figures/bits.png)"
 MISSING = "--"
 
 
@@ -48,23 +54,35 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace the table between its markers in the page; the status also draws its figure."""
-    page, table = Path(PAGES[arguments.part]), {"status": status, "findings": findings, "evidence": evidence}
-    write_text(page, replaced(read_text(page), arguments.part, table[arguments.part]()))
+    """Replace the tables between their markers in the page; the status also draws its figure."""
+    page = Path(PAGES[arguments.part])
+    write_text(page, replaced(read_text(page), arguments.part, made(arguments.part)))
 
 
-def replaced(page: str, part: str, table: str) -> str:
-    """Return a page with ``table`` between the two lines that mark a part.
+def made(part: str) -> dict[str, str]:
+    """Return the tables of a part by the name in their markers."""
+    if part == "status":
+        return {part: status()}
+    plan, columns = Plan(load_params("real")), read_yaml(PARAMS / "pages.yaml")[part]
+    tables = {table.name: table for table in plan.params.tables.values()}
+    if part == "findings":
+        return {part: findings(tables, columns, plan.params)}
+    return {name: evidence(tables[name], columns[name], plan) for name in columns}
+
+
+def replaced(page: str, part: str, tables: Mapping[str, str]) -> str:
+    """Return a page with each table between the two lines that mark it.
 
     Raises:
-        InputError: the page does not have exactly one pair of these lines.
+        InputError: the page does not have exactly one pair of these lines for each table.
     """
-    begin, end = f"<!-- {part}: made by `make {part}` -->", f"<!-- end of {part} -->"
-    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
-    new, count = pattern.subn(lambda _: f"{begin}\n{table}{end}", page)
-    if count != 1:
-        raise InputError(f"{count} places between {begin} and {end}; write these two lines around the table")
-    return new
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}: made by `make {part}` -->\n", f"<!-- end of {name} -->"
+        around = re.split(f"{re.escape(begin)}.*?{re.escape(end)}", page, flags=re.DOTALL)
+        if len(around) != 2:
+            raise InputError(f"{name}: {len(around) - 1} places between {begin} and {end}; write these lines around it")
+        page = f"{begin}{table}{end}".join(around)
+    return page
 
 
 def status() -> str:
@@ -84,21 +102,15 @@ def status() -> str:
     return f"{note}\n\n{markdown.table(header, rows, len(header))}\n"
 
 
-def findings() -> str:
-    """Return the comparison of FlexRound with AdaRound on released networks, a row for each of ``FINDINGS``."""
-    params = load_params("real")
-    outcomes = {
-        (line.place, line.column, line.metric, line.recipe, line.other_recipe): re.split("[ ,]", line.outcome)[0]
-        for claim in _claims(params)
-        for line in claim.lines
-    }
-    rows = []
-    for network, number, column, metric, recipe in FINDINGS:
-        table, rival = params.tables[number], recipe.replace("flexround", "adaround")
-        place = (table.place, column, metric, recipe)
-        verdict = "; ".join(outcomes[key] for end in ("", "-equal") if (key := (*place, rival + end)) in outcomes)
+def findings(tables: Mapping[str, Table], columns: Iterable[tuple[str, str, str, str, str]], params: Params) -> str:
+    """Return the comparison of FlexRound with AdaRound on released networks, a row for each column of a table."""
+    leads, rows = _leads(params), []
+    for network, name, column, metric, recipe in columns:
+        table, rival = tables[name], recipe.replace("flexround", "adaround")
+        found = (leads.get((table.place, column, metric, recipe, rival + end)) for end in ("", AT_EQUAL))
+        verdict = "; ".join(_outcome(lead) for lead in found if lead)
         published = (row.extra[0] for row in table.rows() if row.extra and row.recipe in (rival, recipe))
-        entries = grid.load(_csv(table.name)).entries
+        entries = grid.load(_csv(name)).entries
         shown = [entry for entry in entries if (entry.column, entry.metric) == (column, metric)]
         rows.append([network, *_beside(shown, recipe, rival), verdict, " / ".join(published)])
     header = ["network, data", "bits (W/A)", "full precision", "RTN", "AdaRound", "FlexRound", "best other"]
@@ -122,41 +134,54 @@ def _beside(entries: Iterable[Entry], recipe: str, rival: str) -> list[str]:
     ]
 
 
-def evidence() -> str:
-    """Return the first table of the scale real, with the outcomes of its claims and a link to its figure.
+def evidence(table: Table, columns: Sequence[Column], plan: Plan) -> str:
+    """Return the numbers of each method, then FlexRound's leads over AdaRound; ``{}`` in a recipe is the method.
 
-    The table has a row for each method and a column for each network and number of bits. Rows of full precision, which
-    come before all contests, fill every column of their network.
+    Beside the paper's losses of accuracy, our numbers are losses, too: points below full precision.
     """
-    params = load_params("real")
-    table = params.tables[1]
-    shown = grid.load(_csv(table.name))
-    bits = list(dict.fromkeys(line.bits for line in shown.rows if any(entry.rival for entry in line.entries)))
-    by_place = {(line.method, line.bits): line for line in shown.rows}
-    header = ["top-1 (%)", *(f"{column.name}, {width}" for column in shown.columns for width in bits)]
-    rows = []
-    for method in dict.fromkeys(line.method for line in shown.rows):
-        whole = next((line for line in shown.rows if line.method == method and line.bits not in bits), None)
-        lines = [by_place.get((method, width), whole) for width in bits]
-        rows.append([method, *(_value(line, column) for column in range(len(shown.columns)) for line in lines)])
-    note = f"{plain(table.caption)} {scale_note(params.scale)} {_noise(shown)}"
-    outcomes = overview.outcomes(verdicts.against_adaround(_claims(params)))
-    return f"{note}\n\n{markdown.table(header, rows)}\n\n{outcomes}\n\n{BITS}\n"
+    entries = {(entry.column, entry.metric, entry.recipe): entry for entry in grid.load(_csv(table.name)).entries}
+    paper = {row.recipe: row.extra[0] for row in table.rows() if row.extra}
+    budgets, leads = jobs.budgets(plan), _leads(plan.params)
+    wholes = [entries[column, metric, FULL_PRECISION].value for _, column, metric, _ in columns]
+    rows = [] if paper else [["Full precision", "", *wholes]]
+    for label, (method, end) in METHODS.items():
+        places = [(column, metric, recipe.format(method) + end) for _, column, metric, recipe in columns]
+        found = [entries.get(place) for place in places]
+        runs = [entry.run for entry in found if entry and method not in NOT_LEARNED]
+        iterations = "; ".join(dict.fromkeys(f"{budgets[budget_key(run)]:,}" for run in runs))
+        published = [paper.get(recipe, "").replace(MISSING, "") for _, _, recipe in places]
+        values = [_value(entry, whole if paper else "") for entry, whole in zip(found, wholes, strict=True)]
+        rows += [row for row in ([f"{label}, paper", "", *published], [label, iterations, *values]) if any(row[2:])]
+    for title, end in (("Lead", ""), ("Lead, equal iterations", AT_EQUAL)):
+        pairs = [
+            (table.place, column, metric, recipe.format("flexround"), recipe.format("adaround") + end)
+            for _, column, metric, recipe in columns
+        ]
+        margins = [leads.get(pair) for pair in pairs]
+        if any(margins):
+            rows.append([title, "", *(f"{lead.margin} ({lead.stderr})" if lead else "" for lead in margins)])
+            rows.append(["Winner", "", *(_outcome(lead, WINNERS) if lead else "" for lead in margins)])
+    return markdown.table(["", "iterations", *(title for title, *_ in columns)], rows) + "\n"
 
 
-def _value(line: GridRow | None, column: int) -> str:
-    if line is None:
+def _value(entry: Entry | None, whole: str) -> str:
+    """Return a number, or its distance from full precision if that is given; bold if it leads its contest."""
+    if entry is None:
         return ""
-    entry = line.cells[column][0]
-    return f"**{entry.value}**" if entry.best else entry.value or MISSING
+    value = f"{float(whole) - float(entry.value):.2f}" if whole else entry.value
+    return f"**{value}**" if entry.best else value
 
 
-def _noise(grid: TableGrid) -> str:
-    """Return the number of seeds, the usual standard error and the meaning of bold."""
-    seeds = max(int(entry.n_seeds) for entry in grid.entries if entry.n_seeds)
-    errors = statistics.median(float(entry.stderr) for entry in grid.entries if entry.stderr and entry.rival)
-    error = f"Standard error of a value, from the test set: {errors:.1f}."
-    return f"Median of {seeds} seeds. {error} Bold: best of its column by more than the noise."
+def _outcome(lead: Judgement, words: Mapping[str, str] = {}) -> str:
+    """Return one of better, worse, equal and undecided, or the word for it."""
+    outcome = re.split("[ ,]", lead.outcome)[0]
+    return words.get(outcome, outcome)
+
+
+def _leads(params: Params) -> dict[tuple[str, str, str, str, str], Judgement]:
+    """Return the published comparisons of the claims by place, column, metric and the two recipes."""
+    lines = (line for claim in _claims(params) for line in claim.lines)
+    return {(line.place, line.column, line.metric, line.recipe, line.other_recipe): line for line in lines}
 
 
 def _csv(name: str) -> Path:
