@@ -4,7 +4,6 @@ import csv
 import re
 import shutil
 import subprocess
-import typing
 from collections import Counter
 from pathlib import Path
 
@@ -179,9 +178,7 @@ def test_results_of_real_follow_from_the_published_scores(tmp_path):
 
 def drawn_budgets(path):
     """Draw the figure of budgets from its published points."""
-    kinds = typing.get_type_hints(budgets.Point)
-    lines = csv.DictReader((REFERENCE / "real-figure9.csv").read_text().splitlines())
-    points = [budgets.Point(**{name: kinds[name](value) for name, value in line.items()}) for line in lines]
+    points = frames.load(REFERENCE / "real-figure9.csv", budgets.Point)
     figure_style.save(budgets.draw(points, loaded("real").figures[9].title, "real"), path)
 
 

@@ -4,6 +4,7 @@ The tables come from results/reference.
 """
 
 import argparse
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from flexround import metrics
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_text
 from flexround.jobs import tables as jobs
-from flexround.results import grid, published_results
+from flexround.results import frames, grid, published_results
 from flexround.results.claims import verdicts
 from flexround.results.claims.specs import AT_EQUAL, budget_key
 from flexround.results.claims.verdicts import JudgedClaim, Judgement
 from flexround.results.grid import Entry
-from flexround.results.render import leads, markdown, overview
+from flexround.results.render import budgets, leads, markdown, overview
+from flexround.results.render.budgets import Point
 from flexround.results.render.figure_style import save
 from flexround.results.render.words import scale_note
 from flexround.settings.layout import FULL_PRECISION, PARAMS
@@ -67,7 +69,9 @@ def made(part: str) -> dict[str, str]:
     tables = {table.name: table for table in plan.params.tables.values()}
     if part == "findings":
         return {part: findings(tables, columns, plan.params)}
-    return {name: evidence(tables[name], columns[name], plan) for name in columns}
+    points = itertools.groupby(frames.load(_csv("real-figure9"), Point), key=lambda point: point.panel)
+    panels = {panel: budgets.table(list(group)) for panel, group in points}
+    return panels | {name: evidence(tables[name], columns[name], plan) for name in columns}
 
 
 def replaced(page: str, part: str, tables: Mapping[str, str]) -> str:
@@ -141,17 +145,17 @@ def evidence(table: Table, columns: Sequence[Column], plan: Plan) -> str:
     """
     entries = {(entry.column, entry.metric, entry.recipe): entry for entry in grid.load(_csv(table.name)).entries}
     paper = {row.recipe: row.extra[0] for row in table.rows() if row.extra}
-    budgets, leads = jobs.budgets(plan), _leads(plan.params)
+    iterations, leads = jobs.budgets(plan), _leads(plan.params)
     wholes = [entries[column, metric, FULL_PRECISION].value for _, column, metric, _ in columns]
     rows = [] if paper else [["Full precision", "", *wholes]]
     for label, (method, end) in METHODS.items():
         places = [(column, metric, recipe.format(method) + end) for _, column, metric, recipe in columns]
         found = [entries.get(place) for place in places]
         runs = [entry.run for entry in found if entry and method not in NOT_LEARNED]
-        iterations = "; ".join(dict.fromkeys(f"{budgets[budget_key(run)]:,}" for run in runs))
+        counts = "; ".join(dict.fromkeys(f"{iterations[budget_key(run)]:,}" for run in runs))
         published = [paper.get(recipe, "").replace(MISSING, "") for _, _, recipe in places]
         values = [_value(entry, whole if paper else "") for entry, whole in zip(found, wholes, strict=True)]
-        rows += [row for row in ([f"{label}, paper", "", *published], [label, iterations, *values]) if any(row[2:])]
+        rows += [row for row in ([f"{label}, paper", "", *published], [label, counts, *values]) if any(row[2:])]
     for title, end in (("Lead", ""), ("Lead, equal iterations", AT_EQUAL)):
         pairs = [
             (table.place, column, metric, recipe.format("flexround"), recipe.format("adaround") + end)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from flexround.io.artifacts import read_json
 from flexround.results import frames, published_results
 from flexround.results.evaluated import read_run
-from flexround.results.render import words
+from flexround.results.render import markdown, words
 from flexround.results.render.figure_style import METHOD_COLOURS, METHOD_MARKERS, new_figure, style
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -61,6 +61,14 @@ def load(root: Path, plan: Plan) -> dict[int, list[Point]]:
     numbers = [number for number in sorted(plan.figures) if isinstance(plan.params.figures[number], Budgets)]
     files = {number: published_results.find(root, plan.scale, f"figure{number}.csv")[0] for number in numbers}
     return {number: points for number, file in files.items() if (points := frames.load(file, Point))}
+
+
+def table(points: Sequence[Point]) -> str:
+    """Return the metric of each method at each budget as Markdown; the points are those of one panel."""
+    values = {(point.method, point.iterations): f"{point.value:.2f}" for point in points}
+    methods, iterations = (list(dict.fromkeys(column)) for column in zip(*values, strict=True))
+    rows = [[method.removeprefix("B + "), *(values[method, count] for count in iterations)] for method in methods]
+    return markdown.table(["iterations", *map(str, iterations)], rows) + "\n"
 
 
 def draw(points: Sequence[Point], title: str, scale: str) -> Figure:
