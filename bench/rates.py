@@ -1,29 +1,26 @@
 """Find the learning rates of runs: double and halve the present rate until the best rate has two worse neighbours.
 
-Each rate learns every third block with full-precision inputs on three quarters of the calibration samples. The best
-rate has the least error on the other quarter: the mean over blocks of the hard error / round-to-nearest's on the
-learned samples. The output is a rule for the scale's file, with its source. Make the inputs of the runs first:
+Each rate quantizes the whole network as its run does, on three quarters of the calibration samples. The best rate has
+the least error on the other quarter: that of the last block's output, relative to this output's square. The output is
+a rule for the scale's file, with its source. Make the inputs of the runs first:
 
     snakemake --cores all results/real8.csv --until calibrate finetune --config scale=real
     python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 b-adaround-w4
-    python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 --iters 800 1600 --every 6  # for a figure of budgets
+    python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 --iters 800 1600  # for a figure of budgets
 """
 
 import argparse
 import dataclasses
 import logging
-import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from flexround.jobs import resolve
 from flexround.jobs.runs import ReconstructJob
 from flexround.machine import memory
 from flexround.models.surgery import attach
-from flexround.reconstruct import phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.phases import WeightPhase
 from flexround.settings.layout import Run
@@ -36,42 +33,26 @@ HELD_OUT = 4  # parts of the samples; the last part is held out
 MOST = 9  # rates tried for a run
 
 
-def inputs(job: ReconstructJob, count: int, every: int) -> dict[int, Tensor]:
-    """Return the full-precision inputs (N, ...) of the second of each three blocks, or of each ``every`` blocks."""
+def error(job: ReconstructJob) -> float:
+    """Return the relative error of the network's output on the held-out samples."""
     work, samples = prepared(job, CPU)
-    phase = WeightPhase(work, samples[:count], Store(CPU, torch.float32))
-    carry, found = phase.start(), {}
-    for index in range(len(work.blocks)):
-        with work.weights.block(index, again=False):
-            if (index - 1) % every == 0:
-                found[index] = carry["full"]
-            phase.full_precision(index, carry)
-        carry["full"] = carry.pop("target")
-    return found
-
-
-def error(job: ReconstructJob, known: dict[int, Tensor]) -> float:
-    """Return the mean error on held-out samples of blocks with these inputs (N, ...), over round-to-nearest's."""
-    work, _ = prepared(job, CPU)
-    store, found = Store(CPU, torch.float32), []
-    for index, x in known.items():
-        learned = len(x) - len(x) // HELD_OUT
-        parts = slice(learned), slice(learned, len(x))
-        phases.ERROR_SAMPLES = len(x)
-        learning, testing = (
-            WeightPhase(
-                dataclasses.replace(work, mask=None if work.mask is None else work.mask[: len(x)][part]), x[part], store
-            )
-            for part in parts
+    learned, store = len(samples) - len(samples) // HELD_OUT, Store(CPU, torch.float32)
+    learning, testing = (
+        WeightPhase(
+            dataclasses.replace(work, mask=None if work.mask is None else work.mask[part]), samples[part], store
         )
+        for part in (slice(learned), slice(learned, None))
+    )
+    carry, held_out = learning.start(), testing.start()
+    for index, block in enumerate(work.blocks):
         with work.weights.block(index, again=False):
-            carry, held_out = ({"full": x[part], "quantized": x[part]} for part in parts)
             testing.full_precision(index, held_out)
             learning.full_precision(index, carry)
-            record = learning.learn(index, carry)[2]
-            hard = testing.block_error(work.blocks[index], held_out["full"], held_out["target"])
-        found.append(hard / record["error_rtn"])
-    return statistics.mean(found)
+            carry = learning.learn(index, carry)[1]
+            output = testing.forward(block, testing.before(block, held_out["quantized"]))
+        held_out = {"full": held_out["target"], "quantized": output}
+    apart = (held_out["quantized"] - held_out["full"])[... if testing.job.mask is None else testing.job.mask]
+    return float(apart.square().sum() / held_out["full"].square().sum())
 
 
 def keep_only(kind: str) -> None:
@@ -82,13 +63,13 @@ def keep_only(kind: str) -> None:
     ]
 
 
-def search(job: ReconstructJob, known: dict[int, Tensor]) -> dict[float, float]:
+def search(job: ReconstructJob) -> dict[float, float]:
     """Return the error of each tried rate, in the order of rates; the best rate is neither the first nor the last."""
     rate, tried = _rate(job.hyper.lr), {}  # the present rate is tried first
 
     def at(value: float) -> None:
         hyper = job.hyper.model_copy(update={"lr": _with_rate(job.hyper.lr, value)})
-        tried[value] = error(job.model_copy(update={"hyper": hyper}), known)
+        tried[value] = error(job.model_copy(update={"hyper": hyper}))
         print(f"  {value:.2g}: {tried[value]:.4f}", flush=True)
 
     at(rate)
@@ -132,9 +113,7 @@ def main() -> None:
     for name in ("scale", "task", "checkpoint"):
         parser.add_argument(name)
     parser.add_argument("recipes", nargs="+")
-    parser.add_argument("--samples", type=int, default=256, help="of the calibration samples; the first ones")
     parser.add_argument("--iters", type=int, nargs="+", help="budgets; each begins at the best rate of the one before")
-    parser.add_argument("--every", type=int, default=3, help="block is learned")
     parser.add_argument("--layers", choices=("depthwise", "others"), help="that are quantized; all by default")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -143,15 +122,14 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(given.threads)
     memory.keep_freed_memory()
-    plan, known = Plan(load_params(given.scale)), None
+    plan = Plan(load_params(given.scale))
     for recipe in given.recipes:
         run = Run(plan.scale.name, given.task, given.checkpoint, recipe, 0)
         job = ReconstructJob.read(Path(resolve.job(plan, "reconstruct", run).file))
-        known = inputs(job, given.samples, given.every) if known is None else known
         for iters in given.iters or [job.hyper.iters]:
             job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"iters": iters})})
             print(f"{recipe}, {iters} iterations", flush=True)
-            tried = search(job, known)
+            tried = search(job)
             print(rule(job, tried), flush=True)
             best = _with_rate(job.hyper.lr, _best(tried))
             job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"lr": best})})
