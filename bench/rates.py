@@ -1,8 +1,8 @@
 """Find the learning rates of runs: double and halve the present rate until the best rate has two worse neighbours.
 
-Each rate quantizes the whole network as its run does, on three quarters of the calibration samples. The best rate has
-the least error on the other quarter: that of the last block's output, relative to this output's square. The output is
-a rule for the scale's file, with its source. Make the inputs of the runs first:
+Each rate quantizes the whole network as its run does (in B, its weights), on three quarters of the calibration samples.
+The best rate has the least error on the other quarter: that of the last block's output, relative to this output's
+square. The output is a rule for the scale's file, with its source. Make the inputs of the runs first:
 
     snakemake --cores all results/real8.csv --until calibrate finetune --config scale=real
     python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 b-adaround-w4
@@ -51,8 +51,9 @@ def error(job: ReconstructJob) -> float:
             carry = learning.learn(index, carry)[1]
             output = testing.forward(block, testing.before(block, held_out["quantized"]))
         held_out = {"full": held_out["target"], "quantized": output}
-    apart = (held_out["quantized"] - held_out["full"])[... if testing.job.mask is None else testing.job.mask]
-    return float(apart.square().sum() / held_out["full"].square().sum())
+    real = ... if testing.job.mask is None else testing.job.mask  # (n, T), tokens that aren't padding
+    full, quantized = held_out["full"][real], held_out["quantized"][real]
+    return float((quantized - full).square().sum() / full.square().sum())
 
 
 def keep_only(kind: str) -> None:
