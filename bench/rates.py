@@ -2,7 +2,8 @@
 
 Each rate quantizes the whole network as its run does (in B, its weights), on three quarters of the calibration samples.
 The best rate has the least error on the other quarter: that of the last block's output, relative to this output's
-square. The output is a rule for the scale's file, with its source. Make the inputs of the runs first:
+square. ``--blocks 6`` saves time: it takes the output of the sixth block. The output is a rule for the scale's file,
+with its source. Make the inputs of the runs first:
 
     snakemake --cores all results/real8.csv --until calibrate finetune --config scale=real
     python bench/rates.py real imagenet mobilenetv2 b-flexround-w4 b-adaround-w4
@@ -33,8 +34,8 @@ HELD_OUT = 4  # parts of the samples; the last part is held out
 MOST = 9  # rates tried for a run
 
 
-def error(job: ReconstructJob) -> float:
-    """Return the relative error of the network's output on the held-out samples."""
+def error(job: ReconstructJob, blocks: int | None = None) -> float:
+    """Return the relative error of the last block's output, or the ``blocks``-th one's, on the held-out samples."""
     work, samples = prepared(job, CPU)
     learned, store = len(samples) - len(samples) // HELD_OUT, Store(CPU, torch.float32)
     learning, testing = (
@@ -44,7 +45,7 @@ def error(job: ReconstructJob) -> float:
         for part in (slice(learned), slice(learned, None))
     )
     carry, held_out = learning.start(), testing.start()
-    for index, block in enumerate(work.blocks):
+    for index, block in enumerate(work.blocks[:blocks]):
         with work.weights.block(index, again=False):
             testing.full_precision(index, held_out)
             learning.full_precision(index, carry)
@@ -64,13 +65,13 @@ def keep_only(kind: str) -> None:
     ]
 
 
-def search(job: ReconstructJob) -> dict[float, float]:
+def search(job: ReconstructJob, blocks: int | None) -> dict[float, float]:
     """Return the error of each tried rate, in the order of rates; the best rate is neither the first nor the last."""
     rate, tried = _rate(job.hyper.lr), {}  # the present rate is tried first
 
     def at(value: float) -> None:
         hyper = job.hyper.model_copy(update={"lr": _with_rate(job.hyper.lr, value)})
-        tried[value] = error(job.model_copy(update={"hyper": hyper}))
+        tried[value] = error(job.model_copy(update={"hyper": hyper}), blocks)
         print(f"  {value:.2g}: {tried[value]:.4f}", flush=True)
 
     at(rate)
@@ -98,14 +99,15 @@ def _with_rate(lr: Any, value: float) -> Any:
     return lr | {next(iter(lr)): value} if isinstance(lr, dict) else value
 
 
-def rule(job: ReconstructJob, tried: dict[float, float]) -> str:
+def rule(job: ReconstructJob, tried: dict[float, float], blocks: int | None) -> str:
     """Return the rule with the best rate for the scale's file."""
     best = _with_rate(job.hyper.lr, _best(tried))
     lr = "{" + ", ".join(f"{key}: {value:.1e}" for key, value in best.items()) + "}" if isinstance(best, dict) else best
     rates, found = (
         ", ".join(format(value, form) for value in values) for values, form in ((tried, ".2g"), (tried.values(), ".3f"))
     )
-    return f'set: {{lr: {lr}}}\nsource: "real: {job.hyper.iters} iterations at {rates}: {found} (bench/rates.py)"'
+    how = "bench/rates.py" + (f" --blocks {blocks}" if blocks else "")
+    return f'set: {{lr: {lr}}}\nsource: "real: {job.hyper.iters} iterations at {rates}: {found} ({how})"'
 
 
 def main() -> None:
@@ -115,6 +117,7 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--iters", type=int, nargs="+", help="budgets; each begins at the best rate of the one before")
+    parser.add_argument("--blocks", type=int, help="that are quantized, from the first; all by default")
     parser.add_argument("--layers", choices=("depthwise", "others"), help="that are quantized; all by default")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -130,8 +133,8 @@ def main() -> None:
         for iters in given.iters or [job.hyper.iters]:
             job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"iters": iters})})
             print(f"{recipe}, {iters} iterations", flush=True)
-            tried = search(job)
-            print(rule(job, tried), flush=True)
+            tried = search(job, given.blocks)
+            print(rule(job, tried, given.blocks), flush=True)
             best = _with_rate(job.hyper.lr, _best(tried))
             job = job.model_copy(update={"hyper": job.hyper.model_copy(update={"lr": best})})
 
