@@ -106,3 +106,11 @@ def test_results_are_of_one_file_until_it_is_gone(write, tmp_path):
         report.run(report.parser().parse_args(arguments))
     Path(one).unlink()
     user_rows.claim("mine", other, tmp_path)
+
+
+def test_each_rule_of_real_sets_a_value_of_some_run():
+    plan = Plan(load_params("real"))
+    runs = [run for table in plan.complete_tables() for run in plan.table_runs(table)]
+    runs += [run for figure in plan.complete_figures() for run in plan.figure_runs(figure)]
+    used = {item for run in runs if plan.params.recipe(run.recipe).quantized for item in plan.hyper(run)[1].items()}
+    assert {(key, rule.source) for rule in plan.scale.hyper for key in rule.set} <= used
