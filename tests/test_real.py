@@ -95,9 +95,9 @@ def test_tables_claims_report_and_figures_are_its_own(work):
 
 def test_a_figure_of_budgets_has_a_point_for_each_run(work):
     figure = work.plan.params.figures[9]
-    panel = figure.panels[0].model_copy(update={"recipes": {"FlexRound": "b-flexround-w4"}})
+    panel = figure.panels[0].model_copy(update={"iterations": (50,), "recipes": {"FlexRound": "b-flexround-w4"}})
     work.evaluated("imagenet", "mobilenetv2", "b-flexround-w4-i50")
-    shown = figure.model_copy(update={"panels": (panel,), "iterations": (50,)})
+    shown = figure.model_copy(update={"panels": (panel,)})
     (point,) = points = budgets.collect(shown, "real-tiny", work.root / "results")
     assert (point.method, point.iterations, point.metric) == ("FlexRound", 50, "top1")
     assert 0 < point.error < 1 < point.seconds

@@ -1,5 +1,6 @@
 """Read and validate ``params/``. This module imports no torch, because the Snakefile imports it."""
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -142,9 +143,9 @@ def _of_budgets(recipes: dict[str, Recipe], figures: FigureSpecs) -> dict[str, R
     """Return a recipe per method and iteration count of the budget figures; rules set its learning rate."""
     found = {}
     for figure in (figure for figure in figures.figures if isinstance(figure, Budgets)):
-        for name in dict.fromkeys(name for panel in figure.panels for name in panel.recipes.values()):
-            others = {key: value for key, value in recipes[name].hyper.items() if key != "lr"}
-            for count in figure.iterations:
+        for panel in figure.panels:
+            for name, count in itertools.product(panel.recipes.values(), panel.iterations):
+                others = {key: value for key, value in recipes[name].hyper.items() if key != "lr"}
                 change = {"hyper": others | {"iters": count}}
                 found[figure.recipe(name, count)] = recipes[name].model_copy(update=change)
     return found

@@ -243,6 +243,7 @@ class BudgetPanel(Strict):
     task: str
     checkpoint: str
     metric: str
+    iterations: tuple[Count, ...] = Field(min_length=1)
     recipes: dict[str, str] = Field(min_length=1, description="method -> recipe")
 
 
@@ -251,7 +252,6 @@ class Budgets(_Figure):
 
     kind: Literal["budgets"]
     panels: tuple[BudgetPanel, ...] = Field(min_length=1)
-    iterations: tuple[Count, ...] = Field(min_length=1)
 
     @staticmethod
     def recipe(name: str, iterations: int) -> str:
@@ -264,7 +264,7 @@ class Budgets(_Figure):
             (panel.task, panel.checkpoint, self.recipe(recipe, count))
             for panel in self.panels
             for recipe in panel.recipes.values()
-            for count in self.iterations
+            for count in panel.iterations
         ]
 
 

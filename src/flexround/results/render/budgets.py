@@ -45,7 +45,7 @@ def collect(figure: Budgets, scale: str, root: Path) -> list[Point]:
     """
     points = []
     for panel in figure.panels:
-        for (method, recipe), count in itertools.product(panel.recipes.items(), figure.iterations):
+        for (method, recipe), count in itertools.product(panel.recipes.items(), panel.iterations):
             run = Run(scale, panel.task, panel.checkpoint, figure.recipe(recipe, count), 0)
             trial = read_run(run, root, [panel.metric])[panel.metric]
             network = root / Path(layout.quantized_dir(run)).relative_to("results")
