@@ -140,7 +140,7 @@ class PosedCommonsense(Commonsense):
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read a fixed random choice of questions, WikiText-2's ``test`` text as one row, and ``train`` documents."""
         made: dict[str, text.Rows] = {}
-        for name in KINDS:
+        for name in KINDS if self.options.shots else ():
             questions = read_posed(sources / self.options.root, name)
             order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
             made[name] = [questions[index] for index in order[: self.options.questions]]
