@@ -107,9 +107,8 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     os.killpg(started.pid, signal.SIGINT)  # as a terminal does
     text, _ = started.communicate(timeout=30)
     assert started.returncode != 0
-    assert "it resumes where this run stopped" in text, text
+    assert text.rstrip().endswith("it resumes where this run stopped"), text  # a job may die before Snakemake hears of it
     assert "Traceback" not in text
-    assert "FAILED" not in text, text
 
 
 def test_a_part_of_a_workflow_counts_its_own_jobs(tmp_path):
