@@ -1,6 +1,7 @@
 """What a run says on the terminal: our logger under the real Snakemake, on a workflow of a few lines."""
 
 import functools
+import logging
 import os
 import re
 import signal
@@ -109,6 +110,13 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert started.returncode != 0
     assert text.rstrip().endswith("it resumes where this run stopped"), text  # "FAILED" may precede it
     assert "Traceback" not in text
+
+
+def test_jobs_that_end_after_an_interruption_are_not_called_failed():
+    handler = object.__new__(LogHandler)
+    handler.stopped = False
+    handler._own_words("Terminating processes on user request, this might take some time.", logging.INFO)
+    assert not handler._failure("long", {})
 
 
 def test_a_part_of_a_workflow_counts_its_own_jobs(tmp_path):
