@@ -112,7 +112,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert "Traceback" not in text
 
 
-def test_jobs_that_end_after_an_interruption_are_not_called_failed():
+def test_jobs_that_an_interruption_ends_do_not_fail():
     handler = object.__new__(LogHandler)
     handler.stopped = False
     handler._own_words("Terminating processes on user request, this might take some time.", logging.INFO)
