@@ -79,7 +79,7 @@ def quantize(
         samples: calibration inputs without labels: images float (N, C, H, W), or other input of the model; token ids
             int64 (N, T); a mapping with Hugging Face's names; a list of such batches; or a DataLoader.
         recipe: a name of params/recipes.yaml (``b-flexround-w4``, ``q-flexround-w4a4``, ...) or a ``flexround.Recipe``.
-        scale: source of default hyper-parameters: ``paper``; ``short``, 200 to 2,000 iterations with suitable rates; or
+        scale: source of default hyper-parameters: ``paper``; ``short``, 200 to 2,000 iterations with rates to match; or
             a YAML file that extends one of these scales. None: ``paper``, with a warning if it takes hours on a CPU.
         blocks: the cut of the network: names of modules, or a function of the (folded) model that returns
             ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute the same
